@@ -19,6 +19,7 @@ from typing import Any
 
 from .channel.follow import Follow
 from .channel.log_search import match_logs
+from .channel.run_commands import write_stop_request
 from .checks.probe import probe
 from .environments.build import build
 from .environments.download import download
@@ -138,6 +139,19 @@ def role_stop(layout: Layout, args: argparse.Namespace) -> Json:
     return {"ok": True, **stop(layout.ensure(), checked_run(layout, args.run).name, args.grace_s)}
 
 
+def role_request_stops(layout: Layout, args: argparse.Namespace) -> Json:
+    """Ask the ranks of all runs to stop, in each folder whose path begins with a text."""
+    asked = []
+    parent, begin = os.path.split(args.folders)
+    for name in sorted(os.listdir(parent)):
+        of_runs = Layout(layout.remote_dir, os.path.join(parent, name))
+        if name.startswith(begin) and os.stat(of_runs.state_dir).st_uid == os.getuid():
+            asked += of_runs.runs()
+            for run in of_runs.runs():
+                write_stop_request(of_runs.run(run), {})
+    return {"ok": True, "runs": asked}
+
+
 def role_fence(layout: Layout, args: argparse.Namespace) -> Json:
     """End a run and prevent any later start on this host."""
     return {"ok": True, **fence(layout.ensure(), checked_run(layout, args.run).name, args.token, args.wait_s)}
@@ -218,6 +232,7 @@ def parser() -> argparse.ArgumentParser:
     role("put", role_put, "run", "relpath")
     role("start", role_start, "run")
     role("stop", role_stop, "run").add_argument("--grace-s", type=float, default=None)
+    role("request-stops", role_request_stops, "folders")
     fencing = role("fence", role_fence, "run")
     fencing.add_argument("token", type=int)
     fencing.add_argument("--wait-s", type=float, default=FENCE_WAIT_S)

@@ -35,6 +35,8 @@ STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
 MEASUREMENTS = re.compile(r"samples|rank(\d{1,6})\.timings", re.ASCII)
 READABLE = re.compile(rf"{STREAM.pattern}|{MEASUREMENTS.pattern}|rank(\d{{1,6}})\.samples", re.ASCII)
 KINDS = ("payloads", "libraries", "tools")
+#: Variable of the commands of an external job: pid and start time of the process without which nothing of it may run.
+JOB_PROCESS = "DTRAIN_JOB_PROCESS"
 ROLES = (
     "follow",
     "receive",
@@ -42,6 +44,7 @@ ROLES = (
     "outputs",
     "exec",
     "put",
+    "request-stops",
     "start",
     "stop",
     "fence",

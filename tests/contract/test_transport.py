@@ -1,4 +1,4 @@
-"""Every transport keeps the same promises: a child process here, a command behind a real sshd."""
+"""Every transport keeps the same promises: a child process here, a command behind a real sshd or on a job's node."""
 
 from __future__ import annotations
 
@@ -19,13 +19,20 @@ from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from testbed.netns.transport import ssh_to
 from tests.support.channels import ECHO, PYTHON, drain, eventually, line_of
+from tests.support.job_nodes import job_nodes
 
 pytest_plugins = ["testbed.netns.plugin"]
 
 
-@pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.netns)])
+@pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.netns), "first node", "other node"])
 def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transport]:
     made: Transport
+    if request.param.endswith("node"):
+        with job_nodes(tmp_path, count=2) as nodes:
+            made = nodes.job().transport("node", 0 if request.param == "first node" else 1)
+            yield made
+            made.close()
+        return
     if request.param == "local":
         made = LocalTransport(home=tmp_path)
     else:

@@ -293,6 +293,10 @@ class HostLink:
         """Upload an archive into the host's ``payloads`` or ``libraries``. Blocks."""
         self._files.send_archive(kind, digest, content)
 
+    def argv(self, role: str, *args: str) -> list[str]:
+        """Return the command for a role of the supervisor on the host, without a folder for runs."""
+        return self._files.argv(role, *args, state=False)
+
     def fetching(self, run: str, relpath: str) -> AbstractContextManager[Incoming]:
         """Yield a tar of a path below a run's folder as a file that is read in pieces as it arrives. Blocks."""
         return self._files.fetching(run, relpath)

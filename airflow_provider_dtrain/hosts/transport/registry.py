@@ -18,6 +18,8 @@ from airflow_provider_dtrain.hosts.wire import plain
 MODULES: Final[dict[str | None, str]] = {
     None: "airflow_provider_dtrain.hosts.transport.local",
     "ssh": "airflow_provider_dtrain.hosts.transport.ssh",
+    # The login node of a cluster is reached as a host is.
+    "dtrain_slurm": "airflow_provider_dtrain.hosts.transport.ssh",
 }
 #: Name of Airflow's error for a connection that does not exist. Importing its class takes a second.
 _NO_CONNECTION: Final = "AirflowNotFoundException"

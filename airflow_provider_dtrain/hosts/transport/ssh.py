@@ -7,6 +7,7 @@ forwarding.
 from __future__ import annotations
 
 import contextlib
+import logging
 import shlex
 import socket
 import threading
@@ -32,6 +33,11 @@ __all__ = ["KIND", "SSHTransport", "fetch_host_key", "hook_from_connection"]
 MAX_CHANNELS = 6
 _CHUNK_BYTES = 64 * 1024
 _RECEIVE_BYTES = 256 * 1024
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """Return False for paramiko's error about a port that is closed: its caller gets an exception as well."""
+    return "open FAILED" not in str(record.msg)
 
 
 class SSHTransport:
@@ -80,6 +86,35 @@ class SSHTransport:
     def open(self, argv: Sequence[str], *, timeout_s: float = 30.0) -> Channel:
         """Start a command and return its channel."""
         return self._open(argv, timeout_s)
+
+    def open_tcp(self, address: str, port: int, *, timeout_s: float = 30.0) -> Channel:
+        """Return a TCP connection that the host opens to another address. It counts as no command.
+
+        :raises HostUnreachableError: the host does not forward, or nothing answers there within ``timeout_s``
+        """
+        import paramiko
+
+        logging.getLogger("paramiko.transport").addFilter(_is_no_refusal)
+        deadline = time.monotonic() + timeout_s
+        reconnected = False
+        while True:
+            client = self._connected(deadline)
+            try:
+                transport = client.get_transport()
+                if transport is None:
+                    raise EOFError("closed")
+                left_s = max(0.1, deadline - time.monotonic())
+                channel = transport.open_channel("direct-tcpip", (address, port), ("127.0.0.1", 0), timeout=left_s)
+                return SSHChannel(self.host, channel, lambda: None)
+            except (paramiko.SSHException, EOFError, OSError) as error:
+                if _active(client) or reconnected or self._closed or time.monotonic() > deadline:
+                    raise HostUnreachableError(
+                        self.host,
+                        f"Host '{self.host}' opened no connection to {address}:{port}: {plain(error, 300)}. Check that "
+                        "a program listens there, and AllowTcpForwarding and PermitOpen in the host's sshd_config.",
+                    ) from error
+                client.close()
+                reconnected = True
 
     def close(self) -> None:
         """Close the connection. Repeatable, never raises. Commands in progress fail."""

@@ -39,13 +39,17 @@ def stop_run(layout: Layout, fields: Fields) -> tuple[Json, bytes]:
 
 def request_stop(layout: Layout, fields: Fields) -> tuple[Json, bytes]:
     """Ask the ranks of a run to stop after their next step."""
-    folder = folder_of(layout, fields)
     how = {"by_signal": fields.flag("by_signal", default=False)}
     how["grace_s"] = fields.number("grace_s", 0, 86400, default=None)
+    write_stop_request(folder_of(layout, fields), how)
+    return {}, b""
+
+
+def write_stop_request(folder: RunFolder, how: Json) -> None:
+    """Ask the ranks of a run to stop after their next step, once."""
     if not folder.has("stop_requested"):
         folder.command("stop_requested", {"at": time.time(), **how})
     folder.ring()
-    return {}, b""
 
 
 def decide_rungs(layout: Layout, fields: Fields) -> tuple[Json, bytes]:

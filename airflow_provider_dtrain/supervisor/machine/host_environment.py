@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ..names import JOB_PROCESS
+
 #: What describes account and machine: paths and locale, proxies, certificates, caches, the network between GPUs.
 _PASSED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|TZ|LANG|LANGUAGE|LC_[A-Z]+|LD_LIBRARY_PATH|CUDA_HOME|CUDA_PATH"
@@ -28,7 +30,9 @@ def is_of_login(name: str) -> bool:
 
 
 def passed(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of an environment that ranks get."""
+    """Return the variables of an environment that ranks get: of a job all that its setup lines left."""
+    if JOB_PROCESS in environ:
+        return {name: value for name, value in environ.items() if not is_of_login(name)}
     return {name: value for name, value in environ.items() if _PASSED.fullmatch(name)}
 
 

@@ -24,6 +24,7 @@ from ..limits import (
     METRICS_CHECK_S,
     SAMPLER_PATIENCE_S,
 )
+from ..machine.job_process import JobProcess
 from ..machine.processes import (
     Proc,
     all_procs,
@@ -118,6 +119,8 @@ class Supervisor:
         self.kill_pause_s = 0.001
         #: The supervisor received SIGTERM, e.g. because the host shuts down.
         self.terminated = False
+        #: The external job that this node belongs to is over.
+        self.is_job_over = False
         #: Pid of the process that measures the host; 0 = none.
         self.sampler = 0
         self.killing_since = 0.0
@@ -173,6 +176,9 @@ class Supervisor:
         self.prepare_deadline = time.monotonic() + self.plan["prepare_timeout_s"]
         if self.plan["orphan_timeout_s"]:
             self.orphan_deadline = boottime() + self.plan["orphan_timeout_s"]
+        self.job = JobProcess(os.environ)
+        if self.job.fd >= 0:
+            self.poller.register(self.job.fd, select.POLLIN)
         self.port = port
         self.renewed = boottime()
         self.event("prepared", port=port)
@@ -211,6 +217,10 @@ class Supervisor:
                 with contextlib.suppress(BlockingIOError):
                     os.read(fd, 4096)
             self.is_woken = self.is_woken or fd == self.control
+            if fd == self.job.fd:
+                self.poller.unregister(fd)
+                self.job.close()
+                self.is_job_over = True
 
     def _read_commands(self) -> None:
         folder = self.folder
@@ -219,6 +229,8 @@ class Supervisor:
         if folder.is_removed(self.prepared.inode):
             # Its end cannot be recorded, and the fence finds this process by its lock.
             self.begin_stop("lost", self.plan["grace_s"])
+        if self.is_job_over or (self.job.fd < 0 and self.job.has_ended):
+            self.begin_stop("job_ended", 0.0)
         if self.terminated:
             self.begin_stop("stopped", self.plan["grace_s"])
         stop = read_json(folder.file("stop.json"))

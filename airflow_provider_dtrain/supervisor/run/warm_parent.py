@@ -19,6 +19,7 @@ from ..fields import parse_object
 from ..file_access import read_json, read_text
 from ..files.layout import Layout
 from ..limits import WARM_CHECK_S, WARM_MEMORY_RATIO
+from ..machine.job_process import JobProcess
 from ..machine.process_strings import show_strings, variables_of
 from ..machine.processes import identity, read_arguments, set_name
 from ..machine.sockets import receive_message
@@ -71,8 +72,10 @@ class WarmParent:
 
     def _serve(self) -> None:
         until = time.monotonic() + self.idle_s
-        while time.monotonic() < until and not is_memory_short():
-            if select.select([self.listener], [], [], min(WARM_CHECK_S, self.idle_s))[0]:
+        job = JobProcess(os.environ)
+        awaited: list[int] = [self.listener.fileno(), *([job.fd] if job.fd >= 0 else [])]
+        while time.monotonic() < until and not is_memory_short() and not job.has_ended:
+            if awaited[0] in select.select(awaited, [], [], min(WARM_CHECK_S, self.idle_s))[0]:
                 connection, _ = self.listener.accept()
                 if not self._answer(connection):
                     return

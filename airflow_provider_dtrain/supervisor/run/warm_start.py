@@ -17,7 +17,7 @@ from ..limits import WARM_IMPORT_S, WARM_PARENTS, WARM_RECORD_DAYS
 from ..machine.locks import is_locked, take_lock
 from ..machine.processes import close_all_but, find_process, program, send_signal
 from ..machine.sockets import send_message
-from ..names import NO_LOCK_DIR, WARM_ROLE, Json
+from ..names import JOB_PROCESS, NO_LOCK_DIR, WARM_ROLE, Json
 from .warm_key import WarmKey, warm_key
 from .warm_record import WarmRecord
 
@@ -129,7 +129,10 @@ def _become_parent(layout: Layout, key: WarmKey, record: WarmRecord, idle_s: flo
     options = [word for name, path in folders.items() for word in (f"--{name}-dir", path)]
     values = [str(high), str(high + 1), key.digest, record.path, str(idle_s)]
     main = os.path.join(program(), "__main__.py")
-    os.execve(key.python, [key.python, main, WARM_ROLE, *options, *values], key.environment)  # noqa: S606
+    # It ends with the job that it belongs to.
+    of_job = {name: os.environ[name] for name in (JOB_PROCESS,) if name in os.environ}
+    environment = {**key.environment, **of_job}
+    os.execve(key.python, [key.python, main, WARM_ROLE, *options, *values], environment)  # noqa: S606
 
 
 def _tidy(folder: str, own: str) -> None:

@@ -1,0 +1,156 @@
+"""Jobs of an external scheduler in the store: what pages and commands show of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.api.prepared import as_json, compact
+from airflow_provider_dtrain.client.decoder import record
+from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobEnd, JobPhase, JobStatus
+from airflow_provider_dtrain.core.scheduler_facts import NodeSize, PartitionFacts, SchedulerFacts, to_document
+from airflow_provider_dtrain.engine.submission.explanation import explain_trial
+from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
+from airflow_provider_dtrain.errors import ConflictError
+from airflow_provider_dtrain.resources.hosts import Cluster
+from airflow_provider_dtrain.store.queries.gangs import gang_page
+from airflow_provider_dtrain.store.queries.hosts import cluster_details
+from airflow_provider_dtrain.store.queries.jobs import use_of
+from airflow_provider_dtrain.store.queries.rights import AllRights
+from airflow_provider_dtrain.store.records.pages import QueueQuery
+from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord, Ticket
+from airflow_provider_dtrain.store.store import Store
+from tests.support.store_world import Clock
+
+
+@pytest.fixture
+def pool(store: Store) -> str:
+    store.pools.set_scheduler("hpc", backend="slurm", slot_type="cpu", scheduler={"slots": "cpu"})
+    return "hpc"
+
+
+@pytest.fixture
+def ticket(pool: str, submit: Callable[..., Ticket]) -> Ticket:
+    return submit(slots=2, pool=pool)
+
+
+@pytest.fixture
+def job(store: Store, ticket: Ticket) -> ExternalJob:
+    """A job that its scheduler has as number 4711."""
+    begun = store.external_jobs.begin(allocation(store, ticket), b"sealed", most=None)
+    assert isinstance(begun, ExternalJob)
+    store.external_jobs.submitting(begun.job_id)
+    store.external_jobs.submitted(begun.job_id, "4711")
+    return store.external_jobs.get(begun.job_id)
+
+
+def allocation(store: Store, ticket: Ticket) -> int:
+    return store.attempts.get(ticket.attempt_id).allocation_id
+
+
+def report(store: Store, job: ExternalJob, phase: JobPhase, **more: Any) -> None:
+    status = JobStatus(number="4711", name=job.name, phase=phase, **more)
+    store.external_jobs.polled(job.pool, {job.job_id: status})
+
+
+def run(store: Store, ticket: Ticket, job: ExternalJob, clock: Clock) -> None:
+    """Start the job, and grant its slots."""
+    report(store, job, JobPhase.RUNNING, nodes=("n1",), started_at=clock.now, ends_at=clock.now + timedelta(hours=1))
+    watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+    slots = tuple(SlotRecord(index=index) for index in range(2))
+    node = HostRecord(name="n1.1", pool="hpc", slot_type="cpu", slots=slots, external_job_id=job.job_id, node=0)
+    store.external_jobs.grant(ticket.attempt_id, watch, job.job_id, [node])
+
+
+def test_the_queue_shows_number_reason_and_expected_start_of_a_waiting_job(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
+) -> None:
+    at = clock.now + timedelta(minutes=10)
+    report(store, job, JobPhase.WAITING, reason="The nodes are in use.", expected_at=at)
+    store.external_jobs.note_reason(job.allocation_id, "The nodes are in use.")
+    (row,) = gang_page(store, AllRights(), QueueQuery(pool="hpc", limit=None)).rows
+    assert row.job is not None
+    assert (row.job.number, row.job.scheduler, row.job.expected_at) == ("4711", "slurm", at)
+    assert (row.position, row.queue_class, row.state_text) == (None, None, "waiting")
+    assert row.expected_at == at
+    found = explain_trial(store, ticket.trial_id)
+    assert (found.outlook, found.job, found.reason) == ("later", "4711", "The nodes are in use.")
+    assert (found.position, found.queue_class) == (None, None)
+    assert found.expected == f"about {at:%Y-%m-%d %H:%MZ}, as its scheduler estimates"
+
+
+def test_an_estimate_that_moves_little_is_not_written(store: Store, ticket: Ticket, job: ExternalJob) -> None:
+    at = datetime(2026, 2, 1, 12, tzinfo=UTC)
+    report(store, job, JobPhase.WAITING, expected_at=at)
+    version = store.cluster_page.version()
+    report(store, job, JobPhase.WAITING, expected_at=at + timedelta(seconds=59))
+    assert store.external_jobs.get(job.job_id).expected_at == at
+    assert store.cluster_page.version() == version, "pages are not rendered again"
+    report(store, job, JobPhase.WAITING, expected_at=at + timedelta(seconds=60))
+    assert store.external_jobs.get(job.job_id).expected_at == at + timedelta(seconds=60)
+    assert store.cluster_page.version() != version
+    report(store, job, JobPhase.WAITING)
+    assert store.external_jobs.get(job.job_id).expected_at is None
+    assert explain_trial(store, ticket.trial_id).expected is None
+
+
+def test_the_cluster_shows_jobs_nodes_and_partitions(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
+) -> None:
+    used = PartitionFacts(
+        name="main", is_used=True, state="UP", nodes=2, usable_nodes=2, sizes=[NodeSize(slots=2, nodes=2)],
+        default_time_s=None, max_time_s=3600,
+    )  # fmt: skip
+    facts = SchedulerFacts(
+        at=clock.now, program="Slurm", cluster="c", partitions=[used], time_limit_s=60, max_jobs=None, problem=""
+    )
+    before = store.cluster_page.version()
+    store.pools.note_facts("hpc", to_document(facts))
+    assert store.cluster_page.version() != before
+    run(store, ticket, job, clock)
+    found = cluster_details(store, AllRights())
+    assert record(Cluster, json.loads(as_json(compact(found)))) == found, "the client reads what the API sends"
+    assert found.schedulers == {"hpc": facts}
+    assert [(one.number, one.phase, one.nodes) for one in found.jobs] == [("4711", "running", ["n1"])]
+    assert [(one.name, one.job) for one in found.hosts] == [("n1.1", "4711")]
+    assert [(one.backend, one.held, one.hosts) for one in found.pools] == [("slurm", 2, 1)]
+    assert store.hosts.registered() == []
+    assert cluster_details(store, AllRights(), "other").jobs == []
+    store.pools.set_scheduler("hpc", backend="slurm", slot_type="cpu", scheduler={"slots": "cpu", "partition": "x"})
+    assert store.pools.get("hpc").facts is None, "facts of other options mislead"
+
+
+def test_a_pool_with_a_live_job_stays_and_its_nodes_refuse_commands_of_hosts(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
+) -> None:
+    run(store, ticket, job, clock)
+    with pytest.raises(ConflictError, match=r"job 4711, 1 request"):
+        store.pools.remove("hpc")
+    with pytest.raises(ConflictError, match=rf"node of job 4711 .* trials kill {ticket.trial_id}"):
+        refuse_node(store, store.hosts.get("n1.1"), "be drained")
+
+
+def test_the_timeline_has_submission_start_and_end_of_a_job(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
+) -> None:
+    submitted_at = clock.now
+    clock.advance(30)
+    started_at = clock.now
+    run(store, ticket, job, clock)
+    clock.advance(3600)
+    end = JobEnd(kind=EndKind.TIMEOUT, message="Slurm job 4711 reached its time limit.", cpu_share=0.5)
+    report(store, job, JobPhase.ENDED, ends_at=started_at + timedelta(minutes=30), end=end)
+    found = {one.kind: one for one in store.timeline.of_trial(ticket.trial_id)}
+    assert found["job_submitted"].at == submitted_at
+    assert found["job_started"].text == "Job 4711 of slurm started on n1, 30 s after its submission."
+    assert found["job_started"].until == started_at + timedelta(minutes=30)
+    assert found["job_ended"].text == "Slurm job 4711 reached its time limit."
+    assert found["job_ended"].detail["node_hours"] == 0.5
+    assert found["job_ended"].detail["end"] == "timeout"
+    use = use_of(store.external_jobs.of_trial(ticket.trial_id), clock.now)
+    assert use is not None
+    assert (use.jobs, use.node_hours, use.waited_s, use.cpu_share) == (1, 0.5, 30.0, 0.5)
