@@ -6,6 +6,8 @@
     ├── UserError                      kind = user
     │   ├── ConfigError                all problems of a document at once
     │   │   └── UnsupportedFieldError  the field is known, its feature is not implemented yet
+    │   ├── SubmissionRefusedError     an external scheduler refuses a job for good
+    │   ├── JobFailedError             the external job of a gang ended by a fault of the user's code or setup
     │   ├── UnplaceableError           no set of the pool's hosts can ever serve the request
     │   ├── PayloadError               the user code cannot be packed
     │   ├── NotFoundError              a template, pool, host, trial ... that does not exist
@@ -31,6 +33,7 @@
     │   ├── RankHangsError             a live rank blocked its gang for hang_timeout
     │   ├── TrialKilledError           a user stopped the trial
     │   └── LoginError                 a client has no token, or the server refuses it
+    ├── SchedulerAwayError             kind = platform; an external scheduler does not answer, or not clearly
     ├── RunEndedError                  kind = platform; a run ended, but neither its code nor its host failed
     ├── TaskEndedError                 kind = platform; Airflow ended the task that followed the trial
     ├── ServerError                    kind = platform; the server of a client does not answer, or not as expected
@@ -48,9 +51,11 @@
         ├── HostRefusedError           the supervisor refused a command, with its reason
         ├── HostLostError              a host rebooted, or its run vanished
         │   └── HostSilentError        a host did not answer for so long that its run must have ended itself
+        ├── SlotsTakenError            an external scheduler took the slots back: time limit, preemption
         ├── ResultsLostError           results of a batch inference did not arrive from the host
         ├── ProcessStuckError          a rank's process could not run for hang_timeout
         ├── SlotBusyError              another run holds the lock of a slot
+        ├── SlurmUnavailableError      Slurm's controller does not answer, or is too busy: nothing is known of jobs
         └── NetworkPathError           no network path from one host of the gang to another
 
     UsageError                         the arguments of a command cannot be used, or not together
@@ -139,6 +144,27 @@ class UnsupportedFieldError(ConfigError):
 
 class UnplaceableError(UserError):
     """No set of the pool's hosts can ever serve this request."""
+
+
+class SubmissionRefusedError(UserError):
+    """An external scheduler refuses a job, and would refuse it again."""
+
+
+class JobFailedError(UserError):
+    """The external job that held the slots of a gang ended by a fault of the user's code or of the pool's setup."""
+
+
+class SchedulerAwayError(DtrainError):
+    """An external scheduler does not answer, or its answer leaves open whether it has done what it was asked for.
+
+    :param is_rate_limited: it answered that it gets too many requests
+    :param is_ambiguous: it may have done what it was asked for
+    """
+
+    def __init__(self, message: str, *, is_rate_limited: bool = False, is_ambiguous: bool = False) -> None:
+        super().__init__(message)
+        self.is_rate_limited = is_rate_limited
+        self.is_ambiguous = is_ambiguous
 
 
 class PayloadError(UserError):
@@ -371,6 +397,13 @@ class HostUnreachableError(HostError):
     """No connection to the host."""
 
 
+class SlotsTakenError(HostError):
+    """The external scheduler that owns the slots took them back: their time was over, or a more urgent job got them.
+
+    The trial resumes on other slots. No host is at fault.
+    """
+
+
 class HostKeyError(HostError):
     """The host key is unknown or has changed."""
 
@@ -425,6 +458,17 @@ class SlotBusyError(HostError):
     def __init__(self, host: str, message: str, *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(host, message)
         self.details = details or {}
+
+
+class SlurmUnavailableError(HostError):
+    """The controller of a Slurm cluster does not answer, or is too busy. Nothing follows for its jobs.
+
+    :param is_rate_limited: the controller answered that it gets too many requests
+    """
+
+    def __init__(self, host: str, message: str, *, is_rate_limited: bool = False) -> None:
+        super().__init__(host, message)
+        self.is_rate_limited = is_rate_limited
 
 
 class NetworkPathError(HostError):

@@ -192,6 +192,37 @@ def _engine_options() -> JsonObject:
     }
 
 
+def _field(label: str, description: str, **schema: Any) -> JsonObject:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
+
+
+def _slurm_login() -> JsonObject:
+    """Return the form of connections to login nodes. The fields of SSH have the names of ``ssh`` connections."""
+    return {
+        "connection-type": "dtrain_slurm",
+        "hook-class-name": "airflow_provider_dtrain.hooks.slurm.SlurmLoginHook",
+        "hook-name": "Slurm login node (dtrain)",
+        "ui-field-behaviour": {
+            "hidden-fields": ["schema"],
+            "relabeling": {"host": "Login node", "login": "Username"},
+            "placeholders": {"host": "login.cluster.example.org", "port": "22"},
+        },
+        "conn-fields": {
+            "private_key": _field("Private key", "Text of the key, instead of a password.", format="multiline"),
+            "private_key_passphrase": _field("Passphrase", "Passphrase of the private key.", format="password"),
+            "key_file": _field("Key file", "Path of the private key on the machines of Airflow."),
+            "host_key": _field("Host key", "Public key that the login node must show: TYPE BASE64."),
+            "account": _field("Account", "Account of jobs (--account), unless a pool names one."),
+            "partition": _field("Partition", "Partition of jobs, unless a pool names one. Empty: the default one."),
+            "setup": _field(
+                "Setup lines",
+                "Lines that a login shell runs on each node before the supervisor, e.g. module load python/3.11.",
+                format="multiline",
+            ),
+        },
+    }
+
+
 def get_provider_info() -> JsonObject:
     """Return the provider's description in the form of Airflow's provider-info schema."""
     return {
@@ -227,7 +258,13 @@ def get_provider_info() -> JsonObject:
                 ],
             }
         ],
-        "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_provider_dtrain.hooks.dtrain"]}],
+        "hooks": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_provider_dtrain.hooks.dtrain", "airflow_provider_dtrain.hooks.slurm"],
+            }
+        ],
+        "connection-types": [_slurm_login()],
         "triggers": [
             {
                 "integration-name": _INTEGRATION,

@@ -102,11 +102,11 @@ def checked_config(call: Call, body: NewExperiment) -> Config:
     """Check a configuration and store it, secrets sealed.
 
     :raises ConfigError: all problems at once
-    :raises ConflictError: no host is registered
+    :raises ConflictError: no host is registered, and no pool has an external scheduler
     :raises UnplaceableError: no set of the pool's hosts can ever run a trial
     """
-    if not call.store.hosts.list():
-        raise ConflictError("No host is registered. See: airflow dtrain hosts add")
+    if not call.store.hosts.registered() and not any(pool.is_external for pool in call.store.pools.list()):
+        raise ConflictError("No host is registered. See: airflow dtrain hosts add, or pools set --backend")
     document = forked(call, load_yaml(body.config, most_values=VALUES_MOST), body.fork_of)
     found, result = check(call, document, body.template)
     config = found.effective.config

@@ -36,16 +36,26 @@ def read(path: str, *, what: str) -> InputDocument:
     :param what: kind of document, for messages
     :raises ConfigError: it cannot be read, or is not acceptable YAML
     """
+    text = read_text(path, what=what)
+    name = "standard input" if path == "-" else path
+    folder = Path.cwd() if path == "-" else Path(path).absolute().parent
+    return InputDocument(name=name, folder=folder, text=text, document=load_yaml(text, source=name))
+
+
+def read_text(path: str, *, what: str) -> str:
+    """Return the text of a file, or of standard input for ``-``.
+
+    :param what: kind of file, for messages
+    :raises ConfigError: it cannot be read, is too large, or is not UTF-8
+    """
     name = "standard input" if path == "-" else path
     data = _bytes(path, what)
     if len(data) > MAX_BYTES:
         raise _refusal(f"larger than {MAX_BYTES} bytes (1 MiB), the most that is accepted", name)
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _refusal(f"not UTF-8: {error.reason} at byte {error.start}", name) from None
-    folder = Path.cwd() if path == "-" else Path(path).absolute().parent
-    return InputDocument(name=name, folder=folder, text=text, document=load_yaml(text, source=name))
 
 
 def _bytes(path: str, what: str) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.cli._schedulers import refresh_facts
 from airflow_provider_dtrain.engine.submission.explanation import explain_config, explain_gang, explain_trial
 from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.terminal.arguments import GANG_PREFIX, gang
@@ -61,4 +62,5 @@ def _config(hook: DtrainHook, path: str, template: str | None) -> Explanation:
     effective, pool = found.effective, found.pool
     refuse_unsupported(effective.config, effective.origins)
     hook.ensure_local()
+    refresh_facts(hook, pool)
     return explain_config(hook.store, pool, effective.config, source.name)

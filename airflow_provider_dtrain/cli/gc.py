@@ -76,7 +76,7 @@ def _say(args: Namespace, hosts: list[Collected], days: int) -> None:
 def _hosts(args: Namespace, hook: DtrainHook, cutoff: datetime, step: Step) -> list[Collected]:
     from airflow_provider_dtrain.engine.upkeep.host_cleanup import collect_host
 
-    records = hook.store.hosts.list()
+    records = hook.store.hosts.registered()
     if not records:
         return []
     with ThreadPoolExecutor(min(PARALLEL_HOSTS, len(records))) as threads:

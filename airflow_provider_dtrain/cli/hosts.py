@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
-from airflow_provider_dtrain.engine.upkeep.host_actions import ended_by_removal, remove_host
+from airflow_provider_dtrain.engine.upkeep.host_actions import ended_by_removal, refuse_node, remove_host
 from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.terminal import cluster
 from airflow_provider_dtrain.terminal.output import FAILURE, confirm, note, placement_text, show_one, user
@@ -28,8 +28,10 @@ def probe(args: Namespace) -> int:
         raise UsageError(
             "--accept-host-key needs exactly one host: airflow dtrain hosts probe NAME --accept-host-key SHA256:..."
         )
-    names = list(dict.fromkeys(args.host)) or [host.name for host in hook.store.hosts.list()]
+    names = list(dict.fromkeys(args.host)) or [host.name for host in hook.store.hosts.registered()]
     records = [hook.store.hosts.get(name) for name in names]
+    for record in records:
+        refuse_node(hook.store, record, "be probed")
     if args.accept_host_key:
         keys = [host_key(record.name, record.conn_id, args.accept_host_key) for record in records]
         records = [replace(record, host_key=key) for record, key in zip(records, keys, strict=True)]
@@ -44,6 +46,7 @@ def set_host(args: Namespace) -> None:
     from airflow_provider_dtrain.core.launch.plan import RESERVED_VARIABLES
 
     store = _hook().store
+    refuse_node(store, store.hosts.get(args.host), "be set")
     changes = {**dict.fromkeys(args.unset), **dict(args.env)}
     reserved = sorted(RESERVED_VARIABLES.intersection(changes))
     if reserved:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.cli._schedulers import refresh_facts
+from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.errors import ConflictError, NotNowError, UsageError
-from airflow_provider_dtrain.terminal.output import confirm, hint, note, show, show_one, user
+from airflow_provider_dtrain.terminal import definition
+from airflow_provider_dtrain.terminal.jobs import described_facts, job_line
+from airflow_provider_dtrain.terminal.output import confirm, hint, is_table, note, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -15,30 +19,44 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.launch.containers import ContainerRules
     from airflow_provider_dtrain.core.scheduling.model import PoolOptions
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.resources.hosts import Cluster
 
 
 @command
 def list_pools(args: Namespace) -> None:
     """List the pools."""
     hook = _hook()
-    rows = [_row(hook, pool.name) for pool in hook.store.pools.list()]
-    show(args, rows, empty="No pools. The first host of a pool creates it: airflow dtrain hosts add --help")
+    rows = [_row(hook, pool) for pool in hook.store.pools.list()]
+    show(
+        args,
+        rows,
+        empty="No pools. The first host of a pool creates it: airflow dtrain hosts add --help. A pool of a scheduler: "
+        "airflow dtrain pools set NAME --backend ...",
+    )
 
 
 @command
 def describe(args: Namespace) -> None:
-    """Show a pool with its options, hosts and queue."""
+    """Show a pool with its options, hosts and queue, and with partitions and jobs of its external scheduler."""
     hook = _hook()
+    refresh_facts(hook, args.pool)
     pool = hook.store.pools.get(args.pool)
-    names = [host.name for host in hook.store.hosts.list(pool.name)]
-    row = {
-        **_row(hook, pool.name),
-        **_options(pool.options, pool.containers),
-        "hosts": names,
-        "defaults": dict(pool.defaults),
-    }
-    show_one(args, row)
-    hint(f"airflow dtrain slots list --pool {pool.name}")
+    cluster = StoreSource(hook.store).cluster(pool.name)
+    row = {**_row(hook, pool), **_shown(pool), "hosts": [host.name for host in cluster.hosts]}
+    show_one(args, {**row, **(_scheduled(cluster, as_lines=is_table(args)) if pool.is_external else {})})
+    hint(f"airflow dtrain {'queue' if pool.is_external else 'slots'} list --pool {pool.name}")
+
+
+def _scheduled(cluster: Cluster, *, as_lines: bool) -> dict[str, object]:
+    """Return what the external scheduler of a pool has.
+
+    :param as_lines: texts for a terminal instead of records
+    """
+    facts = next(iter(cluster.schedulers.values()), None)
+    if not as_lines:
+        return {"scheduler": None if facts is None else asdict(facts), "jobs": [asdict(one) for one in cluster.jobs]}
+    described = {} if facts is None else described_facts(facts)
+    return {**described, "jobs": "\n".join(job_line(one) for one in cluster.jobs) or None}
 
 
 @command
@@ -57,11 +75,49 @@ def set_pool(args: Namespace) -> None:
         "defaults": _defaults(args.defaults) if args.defaults else None,
         "containers": _containers(args),
     }
+    scheduled = _set_scheduler(args)
     given = {key: value for key, value in options.items() if value is not None}
-    if not given:
+    if not given and not scheduled:
         raise UsageError(f"Nothing to set for pool '{args.pool}'. Options: airflow dtrain pools set --help")
     pool = _hook().store.pools.set(args.pool, **given, by=user())
-    show_one(args, {"name": pool.name, **_options(pool.options, pool.containers), "defaults": dict(pool.defaults)})
+    if scheduled:
+        refresh_facts(_hook(), pool.name)
+    show_one(args, {"name": pool.name, **_shown(pool)})
+
+
+def _set_scheduler(args: Namespace) -> bool:
+    """Set the scheduler of a pool and its options, and return whether any was given.
+
+    :raises ConfigError: all problems of the options at once
+    """
+    from airflow_provider_dtrain.cli._inputs import read_text
+    from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND
+    from airflow_provider_dtrain.hosts.schedulers.registry import scheduler_kind
+
+    prefix = definition.SCHEDULER
+    given = {name.removeprefix(prefix): value for name, value in vars(args).items() if name.startswith(prefix)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if args.backend is None and not given:
+        return False
+    store = _hook().store
+    known = next((pool for pool in store.pools.list() if pool.name == args.pool), None)
+    backend = args.backend or (known.backend if known is not None else OWN_BACKEND)
+    if backend == OWN_BACKEND:
+        if given:
+            raise UsageError(
+                f"The queue of this store gives out the slots of pool '{args.pool}', so it has no option "
+                f"--{next(iter(given)).replace('_', '-')}. Set --backend as well."
+            )
+        raise UsageError(f"Pool '{args.pool}' gets its hosts by: airflow dtrain hosts add --pool {args.pool}")
+    if "setup" in given:
+        given["setup"] = read_text(given["setup"], what="setup lines")
+    kind = scheduler_kind(backend)
+    before = known.scheduler if known is not None and known.backend == backend else {}
+    options = kind.checked({**before, **given})
+    store.pools.set_scheduler(
+        args.pool, backend=backend, slot_type=kind.slot_type(options), scheduler=options, by=user()
+    )
+    return True
 
 
 @command
@@ -85,21 +141,28 @@ def _hook() -> DtrainHook:
     return DtrainHook()
 
 
-def _row(hook: DtrainHook, name: str) -> dict[str, object]:
+def _row(hook: DtrainHook, pool: Any) -> dict[str, object]:
+    """Return the columns of a pool. The slots of an external scheduler are those that its jobs have now."""
     store = hook.store
-    pool = store.pools.get(name)
-    slots = store.hosts.slots(name)
-    tasks = store.queue_view.tasks(name)
+    slots = store.hosts.slots(pool.name)
+    tasks = store.queue_view.tasks(pool.name)
     waiting = sum(task.state == "waiting" for task in tasks)
     return {
         "name": pool.name,
+        "backend": pool.backend,
         "slot_type": pool.slot_type,
         "slots": len(slots),
         "held": sum(slot.allocation_id is not None for slot in slots),
         "running": len(tasks) - waiting,
         "waiting": waiting,
-        "fit": pool.options.fit,
+        "fit": None if pool.is_external else pool.options.fit,
     }
+
+
+def _shown(pool: Any) -> dict[str, object]:
+    """Return what a pool is configured with."""
+    rules = dict(pool.scheduler) if pool.is_external else _options(pool.options, pool.containers)
+    return {"backend": pool.backend, **rules, "defaults": dict(pool.defaults)}
 
 
 def _options(options: PoolOptions, containers: ContainerRules) -> dict[str, object]:

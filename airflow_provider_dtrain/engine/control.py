@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, HostVerb, Noun, Verb
 from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_ENDED, TRIAL_LIVE, HostState
-from airflow_provider_dtrain.engine.upkeep.host_actions import runs_on
+from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node, runs_on
 from airflow_provider_dtrain.errors import ConflictError, UserError
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Takeover = Callable[[Sequence[int], str], str]
 #: Connects to a host that does not answer, and raises an error if it still does not.
 Reach = Callable[[str], None]
+
+
+_DONE: Mapping[HostVerb, str] = {"drain": "drained", "enable": "enabled", "disable": "disabled"}
 
 
 class StoreControl:
@@ -134,13 +137,15 @@ class StoreControl:
 
         :param reason: shown to other users
         :raises NotFoundError: there is no such host or slot
+        :raises ConflictError: it is the node of a job
         """
+        record = self.store.hosts.get(name)
+        refuse_node(self.store, record, f"be {_DONE[verb]}")
         if slot is not None:
             is_enabled = verb == "enable"
             self.store.hosts.set_slot_enabled(name, slot, is_enabled, by=self.by)
             after = "enabled." if is_enabled else "disabled. A trial that holds it continues."
             return f"Slot {slot} of host '{name}' is {after}"
-        record = self.store.hosts.get(name)
         if verb == "enable":
             if record.state in ("unreachable", "lost"):
                 self.reach(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from functools import cached_property
@@ -13,14 +14,17 @@ from airflow_provider_dtrain.core.lifecycle.timing import COMMAND_TIMEOUT_S, CON
 from airflow_provider_dtrain.errors import ConflictError, HostProtocolError, NotFoundError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
 from airflow_provider_dtrain.hooks.meter import meter
+from airflow_provider_dtrain.hooks.schedulers import ascheduler, job_channel, scheduler
 from airflow_provider_dtrain.hooks.settings import Settings, as_server_process, settings
 from airflow_provider_dtrain.hosts.transport.registry import needs_connection, transport_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider_dtrain.core.external_jobs import ExternalJob
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress, Links
+    from airflow_provider_dtrain.hosts.schedulers.base import ExternalScheduler
     from airflow_provider_dtrain.hosts.transport.base import Transport
     from airflow_provider_dtrain.store.records.trials import HostRecord
     from airflow_provider_dtrain.store.store import Store
@@ -104,9 +108,21 @@ class DtrainHook(BaseHook):
         :param connection: the host's connection, if it was fetched already (triggers fetch it with
             ``await``); None = look it up
         """
+        if record.external_job_id is not None:
+            job = self.store.external_jobs.get(record.external_job_id)
+            return self.node_address(record, job, scheduler(self.store.pools.get(record.pool)))
         if connection is None and needs_connection(record.conn_id):
             connection = self._connection(record)
         return self._address(record, lambda: transport_to(record.name, connection, record.host_key))
+
+    def node_address(self, record: HostRecord, job: ExternalJob, of_pool: ExternalScheduler) -> HostAddress:
+        """Return the address of a node of an external job."""
+        node = record.node or 0
+
+        def connect() -> Transport:
+            return job_channel(self.store.store_id, job, of_pool).transport(record.name, node)
+
+        return self._address(record, connect)
 
     def _address(self, record: HostRecord, make_transport: Callable[[], Transport]) -> HostAddress:
         from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
@@ -122,6 +138,11 @@ class DtrainHook(BaseHook):
 
     async def aaddress(self, record: HostRecord) -> HostAddress:
         """Return the address of a registered host without blocking the event loop."""
+        if record.external_job_id is not None:
+            store = self.store
+            job = await asyncio.to_thread(store.external_jobs.get, record.external_job_id)
+            pool = await asyncio.to_thread(store.pools.get, record.pool)
+            return self.node_address(record, job, await ascheduler(pool))
         if not needs_connection(record.conn_id):
             return self.address(record)
         try:
@@ -157,8 +178,8 @@ class DtrainHook(BaseHook):
         return link if link is not None and _is_registered(record, link) else None
 
     def ensure_local(self) -> None:
-        """Add this machine as host ``local`` if no host is registered. A second call does nothing."""
-        if self.store.hosts.list():
+        """Add this machine as host ``local`` if the store has no host and no pool of an external scheduler."""
+        if self.store.hosts.list() or any(pool.is_external for pool in self.store.pools.list()):
             return
         from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 

@@ -126,7 +126,8 @@ def library() -> Payload:
 def supervisor() -> Payload:
     """Return the archive that hosts unpack and run as a folder: ``supervisor``, and NVIDIA's module ``pynvml``."""
     root = Path(str(resources.files(_PACKAGE)))
-    files = [root / "__init__.py", *_walk(root / "supervisor", lambda _: False)]
+    # Slurm starts the program in serve, which is never installed.
+    files = [root / "__init__.py", *_walk(root / "supervisor", lambda name: name == "serve/")]
     entries: list[tuple[str, Path | bytes]] = [
         (f"{_PACKAGE}/{path.relative_to(root).as_posix()}", path) for path in files
     ]

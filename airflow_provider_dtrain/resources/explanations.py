@@ -48,6 +48,18 @@ class Explanation:
     reserved_hosts: list[str] | None = None
     paused: bool | None = None
     preempted_for: str | None = None
+    #: The job of an external scheduler that holds its slots or waits for them: its number, and its state in words.
+    job: str | None = None
+    job_state: str | None = None
+    submitted: datetime | None = None
+    #: Time at which the scheduler ends the job at the latest.
+    job_ends: datetime | None = None
+    #: Nodes that the job has, or would have.
+    nodes: str | None = None
+    #: Of an external scheduler: the partition of the pool's jobs, slots of its nodes, and the longest job.
+    partition: str | None = None
+    node_slots: str | None = None
+    longest_job: str | None = None
     #: Host -> its slots.
     hosts: dict[str, list[int]] | None = None
     reason: str | None

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
+from airflow_provider_dtrain.resources.jobs import SchedulerJob
 from airflow_provider_dtrain.resources.pools import PoolCounts
 from airflow_provider_dtrain.resources.tasks import TaskRef
 
@@ -32,8 +33,10 @@ class GangSummary:
     #: The task that requested it.
     task: TaskRef
     pool: str
-    queue_class: QueueClass
-    #: Place among the waiting gangs of the pool, from 1; None: it holds slots, or its follower is gone.
+    #: None: an external scheduler gives out the slots of its pool.
+    queue_class: QueueClass | None
+    #: Place among the waiting gangs of the pool, from 1; None: it holds slots, its follower is gone, or an external
+    #: scheduler decides.
     position: int | None
     priority: int
     slots: int
@@ -53,6 +56,8 @@ class GangSummary:
     is_paused: bool
     #: Last sign of life of a follower that is gone; None: it is there, on its way to the triggerer, or not needed.
     unfollowed_since: datetime | None
+    #: The job that holds its slots or waits for them; None: the queue gives them out, or no job was made yet.
+    job: SchedulerJob | None
     may_edit: bool
 
 

@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import Literal
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, HostState
+from airflow_provider_dtrain.core.scheduler_facts import SchedulerFacts
 from airflow_provider_dtrain.core.scheduling.model import SlotType
+from airflow_provider_dtrain.resources.jobs import SchedulerJob
 from airflow_provider_dtrain.resources.pools import PoolCounts
 from airflow_provider_dtrain.resources.tasks import TaskRef
 
@@ -60,6 +62,8 @@ class ClusterHost:
     slot_type: SlotType = "cuda"
     device_name: str | None = None
     slots: list[Slot]
+    #: The external scheduler's number of the job whose node it is; None: it is registered.
+    job: str | None = None
     #: None: they were not requested.
     details: HostDetails | None = None
 
@@ -94,3 +98,7 @@ class Cluster:
     #: Id of the allocation -> the gang.
     holders: dict[str, Holder]
     hosts: list[ClusterHost]
+    #: Pool -> its external scheduler, as last requested.
+    schedulers: dict[str, SchedulerFacts]
+    #: Jobs of external schedulers that have not ended.
+    jobs: list[SchedulerJob]

@@ -13,6 +13,9 @@ class PoolCounts:
 
     name: str
     slot_type: SlotType
+    #: ``hosts``: the queue gives out the slots of registered hosts. Else the name of an external scheduler: its slots
+    #: and hosts are those of the jobs that run.
+    backend: str
     hosts: int
     #: Hosts that have not answered for so long that their runs must have ended.
     lost_hosts: int

@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.lifecycle.states import AttemptState, TrialSta
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
 from airflow_provider_dtrain.resources.gangs import QueueClass
+from airflow_provider_dtrain.resources.jobs import JobUse, SchedulerJob
 from airflow_provider_dtrain.resources.metrics import MetricName, Number
 from airflow_provider_dtrain.resources.tasks import TaskRef
 
@@ -113,7 +114,7 @@ class TrialDetail(TrialSummary):
     pool: str
     slots: int
     priority: int
-    #: Of its gang; None once it is released.
+    #: Of its gang; None once it is released, and where an external scheduler gives out the slots.
     queue_class: QueueClass | None
     placement: Mapping[str, list[int]]
     expected_at: datetime | None
@@ -127,6 +128,10 @@ class TrialDetail(TrialSummary):
     #: Limits that the trial has reached, in words.
     limits: list[str]
     attempts_list: list[Attempt]
+    #: Its jobs of an external scheduler, oldest first: the latest ones.
+    jobs: list[SchedulerJob]
+    #: Sums over all of its jobs; None: it has none.
+    job_use: JobUse | None
     metrics: list[MetricName]
     #: Its latest reports name their epoch.
     has_epochs: bool

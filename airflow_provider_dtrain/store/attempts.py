@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,11 +11,9 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, TRIAL_SUCCEEDED, AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import AWAY_FOR
-from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
-from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, PoolRow
+from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, ranks, trials
 from airflow_provider_dtrain.store.database.transactions import (
     Database,
@@ -30,9 +28,8 @@ from airflow_provider_dtrain.store.database.transactions import (
     writes,
 )
 from airflow_provider_dtrain.store.meter import Metric
-from airflow_provider_dtrain.store.pools import options_of
+from airflow_provider_dtrain.store.queue.feasibility import never_reason
 from airflow_provider_dtrain.store.queue.held_gangs import last_users, pass_gang_on, stay_with_gang
-from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
 from airflow_provider_dtrain.store.queue.requeue import exclude, request_again, set_waiting, wait_again
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, move_allocation, set_allocation
 from airflow_provider_dtrain.store.queue.transitions import (
@@ -324,7 +321,7 @@ class Attempts:
             return None
         excluded = conn.scalar(sa.select(trials.c.excluded).where(trials.c.id == attempt.trial_id)) or []
         names = {entry["host"] for entry in excluded} | {exclude_host, *also}
-        are_needed = not _can_do_without(conn, pool, row, names)
+        are_needed = never_reason(conn, pool, row, without=names) is not None
         if are_needed and not away:
             return None
         now = self.db.now()
@@ -416,18 +413,6 @@ class Attempts:
         attempt = guard(conn, attempt_id, watch)
         if attempt.ended_at is None:
             end_attempt(conn, self.db.now(), attempt, state, failure, result)
-
-
-def _can_do_without(conn: Connection, pool: PoolRow, row: AllocationRow, names: Collection[str | None]) -> bool:
-    """Return whether the pool could ever serve a request without some hosts.
-
-    :param row: of allocations
-    """
-    options = options_of(pool)
-    request = GangRequest("", row.slots, row.priority, row.is_single_host)
-    rest = [host for host in pool_machines(conn, row.pool) if host.name not in names]
-    found = place(request, rest, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
-    return not (isinstance(found, Unplaceable) and found.never)
 
 
 def _next(

@@ -10,9 +10,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
-from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.pending_reason import count
-from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import (
     GangEndedError,
     GangMismatchError,
@@ -32,14 +30,13 @@ from airflow_provider_dtrain.store.database.transactions import (
     reads,
     writes,
 )
-from airflow_provider_dtrain.store.pools import options_of
+from airflow_provider_dtrain.store.queue.feasibility import never_reason
 from airflow_provider_dtrain.store.queue.held_gangs import (
     check_gang,
     end_held_gang,
     held_gang,
     set_gang,
 )
-from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
 from airflow_provider_dtrain.store.queue.requests import renew_waiting
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, set_allocation
 from airflow_provider_dtrain.store.queue.transitions import set_attempt, ungrant
@@ -81,6 +78,7 @@ class Gangs:
         now = self.db.now()
         query = allocations.insert().values(
             **columns_of(submission, allocations),
+            backend=pool.backend,
             state="waiting",
             submitted_at=now,
             requested_at=now,
@@ -281,12 +279,8 @@ def _no_gang(allocation_id: int) -> GangEndedError:
 def _refuse_unplaceable(conn: Connection, submission: GangSubmission, pool: PoolRow) -> None:
     if submission.on_unplaceable == "wait":
         return
-    options = options_of(pool)
-    request = GangRequest("new", submission.slots, submission.priority, submission.is_single_host)
-    machines = pool_machines(conn, submission.pool)
-    found = place(request, machines, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
-    if isinstance(found, Unplaceable) and found.never:
-        raise UnplaceableError(found.reason)
+    if (reason := never_reason(conn, pool, submission)) is not None:
+        raise UnplaceableError(reason)
 
 
 def _hold(conn: Connection, now: datetime, gang: GangRow) -> None:

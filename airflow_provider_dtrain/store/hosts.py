@@ -61,7 +61,8 @@ class Hosts:
         :param by: the user, for the audit log
         :raises ConflictError: the name or the machine is registered, or the pool holds another slot type
         """
-        self._add_host(conn, record, by)
+        pool_for_host(self.db, conn, record.pool, record.slot_type)
+        insert_host(self.db, conn, record, by)
 
     @writes
     def ensure_local(self, conn: Connection, record: HostRecord) -> bool:
@@ -69,22 +70,8 @@ class Hosts:
         pool_for_host(self.db, conn, record.pool, record.slot_type)
         if conn.scalar(sa.select(hosts.c.name).limit(1)) is not None:
             return False
-        self._add_host(conn, record, "")
+        insert_host(self.db, conn, record)
         return True
-
-    def _add_host(self, conn: Connection, record: HostRecord, by: str) -> None:
-        check_name("host", record.name)
-        check_name("pool", record.pool)
-        pool_for_host(self.db, conn, record.pool, record.slot_type)
-        _refuse_known(conn, record)
-        values = columns_of(record, hosts)
-        now = self.db.now()
-        conn.execute(
-            hosts.insert().values(**values, slot_count=_slot_count(record.slots), state_since=now, facts_at=now)
-        )
-        _insert_slots(conn, record.name, record.slots)
-        bump(conn, record.pool)
-        self.db.audit(conn, by, "host added", record.name, f"pool={record.pool}")
 
     @reads
     def get(self, conn: Connection, name: str) -> HostRecord:
@@ -289,6 +276,30 @@ class Hosts:
         if pool is None:
             return _as_records(*statements.read(conn, (_HOSTS, _THEIR_SLOTS), {}))
         return _records(conn, hosts.c.pool == pool)
+
+    def registered(self, pool: str | None = None) -> Sequence[HostRecord]:
+        """Return hosts by name, without the nodes of jobs.
+
+        :param pool: only hosts of this pool; None = all
+        """
+        return [one for one in self.list(pool) if not one.is_node]
+
+
+def insert_host(db: Database, conn: Connection, record: HostRecord, by: str = "") -> None:
+    """Register a host of a locked pool.
+
+    :param by: the user, for the audit log
+    :raises ConflictError: the name or the machine is registered
+    """
+    check_name("host", record.name)
+    check_name("pool", record.pool)
+    _refuse_known(conn, record)
+    now = db.now()
+    values = columns_of(record, hosts)
+    conn.execute(hosts.insert().values(**values, slot_count=_slot_count(record.slots), state_since=now, facts_at=now))
+    _insert_slots(conn, record.name, record.slots)
+    bump(conn, record.pool)
+    db.audit(conn, by, "host added", record.name, f"pool={record.pool}")
 
 
 def _locked_host(conn: Connection, name: str) -> HostRow:

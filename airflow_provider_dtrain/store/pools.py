@@ -10,13 +10,15 @@ from typing import Any, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND, JobPhase
 from airflow_provider_dtrain.core.launch.containers import ContainerRules
 from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
+from airflow_provider_dtrain.core.scheduler_facts import from_document
 from airflow_provider_dtrain.core.scheduling.model import Fit, PoolOptions, PreemptionRule, SlotType
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.rows import PoolRow
-from airflow_provider_dtrain.store.database.tables import allocations, hosts, pools
-from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, reads, writes
+from airflow_provider_dtrain.store.database.tables import allocations, external_jobs, hosts, pools
+from airflow_provider_dtrain.store.database.transactions import Database, bump, check_name, lock_pool, reads, writes
 from airflow_provider_dtrain.store.records.trials import Pool
 
 
@@ -82,6 +84,44 @@ class Pools:
         return pool_of(conn.execute(sa.select(pools).where(pools.c.name == name)).one())
 
     @writes
+    def set_scheduler(
+        self,
+        conn: Connection,
+        name: str,
+        *,
+        backend: str,
+        slot_type: SlotType,
+        scheduler: Mapping[str, Any],
+        by: str = "",
+    ) -> Pool:
+        """Return a pool whose slots an external scheduler gives out. It is created unless it exists.
+
+        :param backend: name of the scheduler
+        :param scheduler: its options, which were checked
+        :raises ConflictError: the pool has hosts or requests of another backend
+        """
+        check_name("pool", name)
+        values = {"name": name, "slot_type": slot_type, "backend": backend, "scheduler": scheduler}
+        conn.execute(self.db.insert(pools).values(values).on_conflict_do_nothing(index_elements=["name"]))
+        row = lock_pool(conn, name)
+        if row.backend != backend or row.slot_type != slot_type:
+            _refuse_used(conn, name)
+        # Facts of other options or of another cluster would mislead.
+        conn.execute(pools.update().where(pools.c.name == name).values(**values, scheduler_facts=None))
+        bump(conn, name)
+        self.db.audit(conn, by, "pool set", name, f"backend={backend}")
+        return pool_of(conn.execute(sa.select(pools).where(pools.c.name == name)).one())
+
+    @writes
+    def note_facts(self, conn: Connection, name: str, facts: Mapping[str, Any]) -> None:
+        """Store the facts of the scheduler of a pool.
+
+        :param facts: of :func:`.scheduler_facts.to_document`
+        """
+        conn.execute(pools.update().where(pools.c.name == name).values(scheduler_facts=facts))
+        bump(conn, name)
+
+    @writes
     def remove(self, conn: Connection, name: str, *, by: str = "") -> None:
         """Remove an unused pool.
 
@@ -89,14 +129,7 @@ class Pools:
         :raises ConflictError: the pool has hosts or requests
         """
         lock_pool(conn, name)
-        members = sorted(conn.scalars(sa.select(hosts.c.name).where(hosts.c.pool == name)))
-        live = (allocations.c.pool == name, allocations.c.state.in_(ALLOCATION_LIVE))
-        waiting = conn.scalar(sa.select(sa.func.count()).select_from(allocations).where(*live))
-        if members or waiting:
-            raise ConflictError(
-                f"Pool '{name}' is in use: hosts {', '.join(members) or 'none'}, {waiting} request(s). "
-                "End the requests and remove the hosts first: airflow dtrain hosts remove"
-            )
+        _refuse_used(conn, name)
         conn.execute(pools.delete().where(pools.c.name == name))
         self.db.audit(conn, by, "pool removed", name)
 
@@ -106,12 +139,44 @@ class Pools:
         return [pool_of(row) for row in conn.execute(sa.select(pools).order_by(pools.c.name))]
 
 
+def _refuse_used(conn: Connection, name: str) -> None:
+    """Check that a pool has neither hosts nor requests nor jobs.
+
+    :raises ConflictError: it has some; the message names them
+    """
+    members = sorted(
+        conn.scalars(sa.select(hosts.c.name).where(hosts.c.pool == name, hosts.c.external_job_id.is_(None)))
+    )
+    live = (allocations.c.pool == name, allocations.c.state.in_(ALLOCATION_LIVE))
+    waiting = conn.scalar(sa.select(sa.func.count()).select_from(allocations).where(*live))
+    of_pool = (external_jobs.c.pool == name, external_jobs.c.phase != JobPhase.ENDED)
+    jobs = [
+        number or job
+        for number, job in conn.execute(sa.select(external_jobs.c.number, external_jobs.c.name).where(*of_pool))
+    ]
+    if jobs:
+        raise ConflictError(
+            f"Pool '{name}' is in use: job {', '.join(jobs)}, {waiting} request(s). End the trials first. They are in: "
+            f"airflow dtrain queue list --pool {name}"
+        )
+    if members or waiting:
+        raise ConflictError(
+            f"Pool '{name}' is in use: hosts {', '.join(members) or 'none'}, {waiting} request(s). "
+            "End the requests and remove the hosts first: airflow dtrain hosts remove"
+        )
+    # What is left of jobs that have ended.
+    conn.execute(hosts.delete().where(hosts.c.pool == name))
+
+
 def pool_of(row: PoolRow) -> Pool:
     """Return the record of a pool's row."""
     return Pool(
         name=row.name,
         slot_type=row.slot_type,
         options=options_of(row),
+        backend=row.backend,
+        scheduler=row.scheduler,
+        facts=from_document(row.scheduler_facts) if row.scheduler_facts is not None else None,
         defaults=row.defaults,
         containers=_rules_of(row.containers),
         version=row.version,
@@ -156,6 +221,10 @@ def pool_for_host(db: Database, conn: Connection, name: str, slot_type: SlotType
     values = {"name": name, "slot_type": slot_type}
     conn.execute(db.insert(pools).values(values).on_conflict_do_nothing(index_elements=["name"]))
     row = lock_pool(conn, name)
+    if row.backend != OWN_BACKEND:
+        raise ConflictError(
+            f"The slots of pool '{name}' belong to {row.backend}, so it gets no hosts. Use another pool."
+        )
     if row.slot_type != slot_type:
         has_hosts = conn.scalar(sa.select(hosts.c.name).where(hosts.c.pool == name).limit(1))
         if has_hosts is not None:

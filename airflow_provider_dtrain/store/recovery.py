@@ -136,4 +136,5 @@ def _is_free(now: datetime) -> sa.ColumnElement[bool]:
 def _probe_is_due(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
     at = hosts.c.probed_at
     late = sa.or_(at.is_(None), at <= now - PROBED_AFTER, at > now + PROBED_AFTER)
-    return hosts.c.state.in_(_SILENT_HOSTS), late
+    # Nodes of an external job are gone with it.
+    return hosts.c.state.in_(_SILENT_HOSTS), late, hosts.c.external_job_id.is_(None)

@@ -28,6 +28,7 @@ from airflow_provider_dtrain.store.database.schema import migrate
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.events import Events
 from airflow_provider_dtrain.store.experiments import Experiments
+from airflow_provider_dtrain.store.external_jobs import ExternalJobs
 from airflow_provider_dtrain.store.gangs import Gangs
 from airflow_provider_dtrain.store.garbage_collection import Retention
 from airflow_provider_dtrain.store.hosts import Hosts
@@ -91,6 +92,7 @@ class Store:
         self.queue = Queue(db, self.wakeup)
         self.queue_view = QueueView(db)
         self.gangs = Gangs(db)
+        self.external_jobs = ExternalJobs(db)
         #: Requests of users to followers.
         self.control = ControlRequests(db)
         #: Reports of hosts.

@@ -11,8 +11,6 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED, TrialState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
-from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
-from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.filters import has_tags, in_states
@@ -27,9 +25,8 @@ from airflow_provider_dtrain.store.database.tables import (
     trials,
 )
 from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, reads, writes
-from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import paused_by
-from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
+from airflow_provider_dtrain.store.queue.feasibility import never_reason
 from airflow_provider_dtrain.store.queue.transitions import open_experiment
 from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.records.trials import (
@@ -81,7 +78,9 @@ class Trials:
         now = self.db.now()
         experiment = experiment_of(conn, now, submission)
         trial_id = insert_trial(conn, now, submission, experiment)
-        allocation_id = _request(conn, now, submission, trial_id, is_paused=experiment.control_request == "pause")
+        allocation_id = _request(
+            conn, now, submission, trial_id, pool.backend, is_paused=experiment.control_request == "pause"
+        )
         attempt_id = _inserted(
             conn,
             attempts,
@@ -258,13 +257,8 @@ def _check(conn: Connection, submission: TrialSubmission) -> None:
 def _refuse_unplaceable(conn: Connection, submission: TrialSubmission, pool: PoolRow) -> None:
     if submission.on_unplaceable == "wait":
         return
-    options = options_of(pool)
-    request = GangRequest("new", submission.slots, submission.priority, submission.is_single_host)
-    found = place(
-        request, pool_machines(conn, submission.pool), allow_heterogeneous=options.allow_heterogeneous, fit=options.fit
-    )
-    if isinstance(found, Unplaceable) and found.never:
-        raise UnplaceableError(found.reason)
+    if (reason := never_reason(conn, pool, submission)) is not None:
+        raise UnplaceableError(reason)
 
 
 def _inserted(conn: Connection, table: sa.Table, **values: Any) -> int:
@@ -310,7 +304,9 @@ def _clear_older(conn: Connection, now: datetime, submission: TrialSubmission, t
         leave(conn, submission.search_id, older, now)
 
 
-def _request(conn: Connection, now: datetime, submission: TrialSubmission, trial_id: int, *, is_paused: bool) -> int:
+def _request(
+    conn: Connection, now: datetime, submission: TrialSubmission, trial_id: int, backend: str, *, is_paused: bool
+) -> int:
     reason = None
     if is_paused:
         reason = paused_by(conn, conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one())
@@ -319,6 +315,7 @@ def _request(conn: Connection, now: datetime, submission: TrialSubmission, trial
         allocations,
         **columns_of(submission, allocations),
         trial_id=trial_id,
+        backend=backend,
         state="waiting",
         submitted_at=now,
         requested_at=now,

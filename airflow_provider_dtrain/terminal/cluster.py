@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_dtrain.resources.gangs import GangSummary
     from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
+    from airflow_provider_dtrain.resources.jobs import SchedulerJob
     from airflow_provider_dtrain.terminal.source import Source
     from airflow_provider_dtrain.terminal.watch import View
 
@@ -56,11 +57,15 @@ def _short(gang: GangSummary) -> dict[str, Any]:
         "task": task_name(gang.task),
         "slots": f"{gang.slots} of {gang.pool}",
         "priority": gang.priority,
-        "state": gang.state_text,
+        "state": gang.state_text if gang.job is None else f"{gang.state_text}, {_job(gang.job)}",
         "hosts": placement_text(gang.placement) or None,
         "since": short_time(gang.since),
         "reason": f"{gang.reason or ''} {start}".strip() or None,
     }
+
+
+def _job(job: SchedulerJob) -> str:
+    return f"job {job.number}" if job.number is not None else "no job yet"
 
 
 def list_hosts(args: Namespace, source: Source) -> None:
@@ -81,6 +86,7 @@ def host_row(host: ClusterHost) -> dict[str, Any]:
         "slots": len(host.slots),
         "held": sum(one.allocation_id is not None for one in host.slots),
         "device": host.device_name if host.slots else host.slot_type,
+        "job": host.job,
         "connection": None if details is None else details.conn_id,
         "python": None if details is None else details.python,
         "torch": None if details is None else details.torch,
@@ -92,10 +98,12 @@ def host_row(host: ClusterHost) -> dict[str, Any]:
 
 
 def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
-    """Print hosts. A table has columns for environments and for other stores only if a host has some."""
+    """Print hosts. A table has columns for jobs, environments and other stores only if a host has some."""
     if is_table(args):
         is_shared = any(row["other_stores"] for row in rows)
         rows = [{name: value for name, value in row.items() if is_shared or name != "other_stores"} for row in rows]
+        has_jobs = any(row.get("job") for row in rows)
+        rows = [{name: value for name, value in row.items() if has_jobs or name != "job"} for row in rows]
         for row in rows if is_shared else ():
             row["other_stores"] = _few(row["other_stores"])
         rows = [_with_clock(row) for row in _with_environments(rows)]

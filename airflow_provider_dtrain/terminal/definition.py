@@ -6,6 +6,7 @@ The code behind a command is imported when the command runs.
 from __future__ import annotations
 
 from argparse import BooleanOptionalAction
+from typing import Any
 
 from airflow_provider_dtrain.terminal import arguments as a
 from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group
@@ -114,6 +115,73 @@ _FORCE = Arg(
 )
 
 
+#: Begin of the names of arguments that are options of a pool's scheduler.
+SCHEDULER = "scheduler_"
+
+
+def _of_scheduler(flag: str, text: str, *, dest_name: str | None = None, **kwargs: Any) -> Arg:
+    """Return an option that ``cli/pools.py`` hands to the scheduler of a pool, which checks its value."""
+    name = dest_name or flag.removeprefix("--").replace("-", "_")
+    return Arg((flag,), help=text, dest=f"{SCHEDULER}{name}", **kwargs)
+
+
+_SCHEDULER = (
+    Arg(
+        ("--backend",),
+        help="Who gives out the slots: the queue of this store (hosts, default) or Slurm",
+        choices=("hosts", "slurm"),
+    ),
+    _of_scheduler(
+        "--conn", "Airflow connection to a login node; local: sbatch is on this machine", dest_name="conn_id"
+    ),
+    _of_scheduler("--partition", "Partition of the jobs (default: the cluster's)", metavar="NAME"),
+    _of_scheduler("--account", "Account of the jobs", metavar="NAME"),
+    _of_scheduler("--qos", "Quality of service of the jobs", metavar="NAME"),
+    _of_scheduler("--clusters", "Cluster of the jobs, of several behind one login node", metavar="NAME"),
+    _of_scheduler("--slots", "Slots are GPUs (gpu, default) or CPUs (cpu)", choices=("gpu", "cpu")),
+    _of_scheduler("--gres-name", "Generic resource that is a slot, instead of --gpus-per-node", metavar="NAME"),
+    _of_scheduler("--gres-type", "Type of the GPUs, e.g. a100", metavar="NAME"),
+    _of_scheduler("--cpus-per-slot", "CPUs that a job requests for each slot", type=a.count, metavar="N"),
+    _of_scheduler("--memory-per-slot", "Memory that a job requests for each slot, e.g. 32G", metavar="SIZE"),
+    _of_scheduler("--memory-per-cpu", "The same for each CPU; not both", metavar="SIZE"),
+    _of_scheduler(
+        "--slots-per-node", "Most slots of a job on one node (default: what nodes have)", type=a.count, metavar="N"
+    ),
+    _of_scheduler(
+        "--time-limit", "Time limit of a job (default: DefaultTime or MaxTime of the partition)", metavar="TIME"
+    ),
+    _of_scheduler(
+        "--time-min", "Shortest time limit to which Slurm may shorten a job, so that it starts sooner", metavar="TIME"
+    ),
+    _of_scheduler(
+        "--setup", "File with lines that a login shell runs on the nodes first, - for standard input", metavar="FILE"
+    ),
+    _of_scheduler("--python", "Interpreter on the nodes, >= 3.9 (default: python3)", metavar="FILE"),
+    _of_scheduler(
+        "--sbatch-option",
+        "Further option of sbatch, e.g. --sbatch-option=--constraint=a100; repeatable",
+        action="append",
+        metavar="OPTION",
+        dest_name="sbatch_options",
+    ),
+    _of_scheduler(
+        "--without-option",
+        "Generated option that is left out, e.g. mem; repeatable",
+        action="append",
+        metavar="NAME",
+        dest_name="without_options",
+    ),
+    _of_scheduler("--max-jobs", "Most jobs of the pool at one time", type=a.count, metavar="N"),
+    _of_scheduler("--port-range", "Ports for the channel to a job, e.g. 40000-40100", metavar="FIRST-LAST"),
+    _of_scheduler(
+        "--job-output",
+        "File on the nodes for the output of jobs, with %%j for the number (default: none)",
+        metavar="FILE",
+        dest_name="output",
+    ),
+)
+
+
 def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
     """Return the options of a pool's queue.
 
@@ -183,7 +251,9 @@ def _pools() -> Group:
             metavar="NAME,...",
         ),
     )
-    options = a.InOrder(*_rules("gang", "gangs"), defaults, ("Containers", containers))
+    options = a.InOrder(
+        *_rules("gang", "gangs"), defaults, ("Containers", containers), ("Slots of another scheduler", _SCHEDULER)
+    )
     return Group(
         name="pools",
         help="Sets of hosts with one queue each",

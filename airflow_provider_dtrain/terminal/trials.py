@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_
 from airflow_provider_dtrain.core.lifecycle.trial_text import progress_text
 from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.core.search.value_text import value_text
+from airflow_provider_dtrain.terminal.jobs import job_line, use_line
 from airflow_provider_dtrain.terminal.output import (
     cell,
     dump,
@@ -170,6 +171,8 @@ def _described(trial: TrialDetail) -> dict[str, Any]:
         "expected": trial.expected,
         "paused": trial.is_paused,
         "preempted_for": trial.preempted_for,
+        "jobs": [job_line(one) for one in trial.jobs if one.end is None],
+        "job_use": use_line(trial.job_use),
         # The first line of a failure would be there twice.
         "reason": trial.reason if trial.failure is None or not trial.is_current else None,
         "restarts": f"{trial.restarts} of {trial.max_restarts}",

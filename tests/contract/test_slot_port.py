@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import logging
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -11,18 +16,36 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Killed, Runtime
-from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots, GangTurn, slots_of
+from airflow_provider_dtrain.engine.slots.external_slots import ExternalSlots
+from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots, GangTurn
 from airflow_provider_dtrain.engine.slots.queue_slots import QueueSlots
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, SlotPort, SlotRequest, Waiting
-from airflow_provider_dtrain.errors import GangEndedError, StaleWatchError, StoreUnavailableError
+from airflow_provider_dtrain.engine.slots.source import slots_of
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    GangEndedError,
+    HostUnreachableError,
+    SlotsTakenError,
+    StaleWatchError,
+    StoreUnavailableError,
+)
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.hosts.schedulers.registry import scheduler_kind
+from airflow_provider_dtrain.store.database.connections import utcnow
+from airflow_provider_dtrain.store.database.tables import allocations, attempts
 from airflow_provider_dtrain.store.records.gangs import GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
+from testbed.slurm.cluster import SlurmCluster
+from testbed.standalone import wait_until
 from testbed.stores import host
 from tests.contract.gang_world import ask
+
+pytest_plugins = ["testbed.slurm.plugin"]
 
 #: Seconds after which a test has failed. Shorter than the time after which a request is renewed.
 SOON_S = 15.0
@@ -48,6 +71,14 @@ class Source:
     def shrink(self) -> None:
         """Take away so many slots that two are left."""
         self.store.hosts.remove("h2")
+
+    async def answer(self, port: SlotRequest) -> Granted | Waiting | Never:
+        """Return the answer to a request once the source has considered it."""
+        return await port.request()
+
+    async def granted(self, port: SlotRequest) -> Granted | Waiting | Never:
+        """Return the answer to a request whose slots have become free."""
+        return await port.request()
 
 
 class QueueSource(Source):
@@ -78,6 +109,13 @@ class QueueSource(Source):
         port = self.port(rt)
         await port.release(sorted(await port.uncleared()), proof="untaken")
         self.end(rt)
+
+    def want_back(self, rt: Runtime) -> None:
+        """Preempt the attempt, as a scheduling pass does."""
+        values = {"preempted_at": self.store.db.now(), "preempted_for": None}
+        with self.store.db.engine.begin() as conn:
+            of = sa.select(attempts.c.allocation_id).where(attempts.c.id == rt.attempt_id).scalar_subquery()
+            conn.execute(allocations.update().where(allocations.c.id == of).values(**values))
 
     def end(self, rt: Runtime) -> None:
         """End the attempt, whose slots are released."""
@@ -114,6 +152,10 @@ class TurnSource(QueueSource):
     def port(self, rt: Runtime) -> SlotPort:
         """Return the port of a follower's attempt."""
         return GangTurn(rt)
+
+    def want_back(self, rt: Runtime) -> None:
+        """Let the store end the gang."""
+        self.withdraw()
 
     def withdraw(self) -> None:
         """End the gang that the trials use."""
@@ -157,6 +199,76 @@ class GangSource(Source):
         self.store.gangs.end(self.newest, "a user released it")
 
 
+class SlurmSource(QueueSource):
+    """Attempts whose slots are jobs of a real Slurm cluster."""
+
+    def __init__(self, store: Any, submit: Callable[..., Ticket], cluster: SlurmCluster) -> None:
+        self.store, self.cluster = store, cluster
+        self.hook = DtrainHook(dataclasses.replace(settings(), orphan_timeout_s=30.0))
+        self.hook.__dict__["store"] = store
+        self.submit = functools.partial(submit, pool="hpc")
+        kind = scheduler_kind("slurm")
+        options = kind.checked({"slots": "cpu", "cpus_per_slot": 4, "python": sys.executable, "partition": "main"})
+        store.pools.set_scheduler("hpc", backend="slurm", slot_type="cpu", scheduler=options)
+
+    def port(self, rt: Runtime) -> SlotPort:
+        """Return the port of a follower's attempt."""
+        return ExternalSlots(rt)
+
+    async def answer(self, port: SlotRequest) -> Granted | Waiting | Never:
+        """Return the answer once Slurm has started the job, or says that it waits for others."""
+        give_up_at = time.monotonic() + 60.0
+        while time.monotonic() < give_up_at:
+            found = await port.request()
+            if (
+                not isinstance(found, Waiting)
+                or found.is_paused
+                or "in use" in found.reason
+                or "higher priority" in found.reason
+            ):
+                return found
+            await port.changed()
+        raise AssertionError(found)
+
+    async def granted(self, port: SlotRequest) -> Granted | Waiting | Never:
+        """Return the answer once Slurm has started the job."""
+        async with asyncio.timeout(60.0):
+            while isinstance(found := await port.request(), Waiting):
+                await port.changed()
+        return found
+
+    async def free(self, rt: Runtime) -> None:
+        """Release all slots of the attempt, and end it."""
+        port = self.port(rt)
+        await port.release(sorted(await port.uncleared()), proof="clear")
+        self.end(rt)
+
+    def number(self, rt: Runtime) -> str:
+        """Return Slurm's number of the attempt's job."""
+        job = self.store.external_jobs.of_allocation(self.store.attempts.get(rt.attempt_id).allocation_id)
+        return str(job.number)
+
+    def want_back(self, rt: Runtime) -> None:
+        """Send the warning that Slurm sends before a preemption or the end of the time."""
+        self.cluster.run("scancel", "--signal=URG", self.number(rt))
+
+    def take(self, rt: Runtime, state: str) -> None:
+        """Take the slots away."""
+        self.cluster.run("scancel", self.number(rt))
+
+    def shrink(self) -> None:
+        """Let the pool use a partition with one node."""
+        options = {**self.store.pools.get("hpc").scheduler, "partition": "small"}
+        self.store.pools.set_scheduler("hpc", backend="slurm", slot_type="cpu", scheduler=options)
+
+
+@pytest.fixture(scope="session")
+def two_nodes(slurm_clusters: Callable[..., SlurmCluster]) -> SlurmCluster:
+    """Two nodes of eight CPUs."""
+    partitions = {"main": {"Default": "YES", "MaxTime": 60}, "small": {"MaxTime": 60, "Nodes": "n1"}}
+    return slurm_clusters(nodes=2, partitions=partitions, conf={"KillWait": 2})
+
+
 @pytest.fixture
 def queue(store: Any, submit: Callable[..., Ticket]) -> QueueSource:
     return QueueSource(store, submit)
@@ -166,15 +278,38 @@ def queue(store: Any, submit: Callable[..., Ticket]) -> QueueSource:
 def source(request: pytest.FixtureRequest, store: Any, submit: Callable[..., Ticket]) -> Any:
     if request.param == "queue":
         return QueueSource(store, submit)
+    if request.param == "slurm":
+        return slurm_source(request, store, submit)
     return GangSource(store) if request.param == "gang" else TurnSource(store)
+
+
+def slurm_source(request: pytest.FixtureRequest, store: Any, submit: Callable[..., Ticket]) -> SlurmSource:
+    """Return the source whose jobs a cluster runs, in the test's own home folder."""
+    if store.db.engine.dialect.name != "sqlite":
+        pytest.skip("a job takes seconds: with one database")
+    cluster = request.getfixturevalue("two_nodes")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    for name, value in cluster.environment.items():
+        patch.setenv(name, value)
+    patch.setenv("HOME", str(request.getfixturevalue("tmp_path")))
+    patch.setattr(store.db, "clock", utcnow)
+    source = SlurmSource(store, submit, cluster)
+
+    def end() -> None:
+        source.hook.links.close_all()
+        subprocess.run(["scancel", "--user=root"], timeout=30, check=True)
+        wait_until(lambda: cluster.run("squeue", "-h").stdout == "", timeout_s=60, what="the end of the jobs")
+
+    request.addfinalizer(end)
+    return source
 
 
 #: Sources of requests, of requests that wait in the queue, of those that use or acquire a held gang, and of attempts,
 #: which also release slots.
-of_all = pytest.mark.parametrize("source", ["queue", "gang", "turn"], indirect=True)
-in_queue = pytest.mark.parametrize("source", ["queue", "gang"], indirect=True)
+of_all = pytest.mark.parametrize("source", ["queue", "gang", "turn", "slurm"], indirect=True)
+in_queue = pytest.mark.parametrize("source", ["queue", "gang", "slurm"], indirect=True)
 of_gangs = pytest.mark.parametrize("source", ["gang", "turn"], indirect=True)
-of_attempts = pytest.mark.parametrize("source", ["queue", "turn"], indirect=True)
+of_attempts = pytest.mark.parametrize("source", ["queue", "turn", "slurm"], indirect=True)
 
 
 def held(answer: object) -> set[tuple[str, int]]:
@@ -185,7 +320,7 @@ def held(answer: object) -> set[tuple[str, int]]:
 @of_all
 @pytest.mark.parametrize(("slots", "hosts"), [(1, 1), (2, 1), (4, 2)])
 async def test_a_request_that_fits_is_granted_its_slots_which_are_taken(source: Any, slots: int, hosts: int) -> None:
-    answer = await source.port(source.new(slots)).request()
+    answer = await source.answer(source.port(source.new(slots)))
     assert len(held(answer)) == slots
     assert len(answer.slots) == hosts
     taken = {(slot.host, slot.index) for slot in source.store.hosts.slots() if slot.allocation_id is not None}
@@ -197,22 +332,22 @@ async def test_a_request_that_fits_is_granted_its_slots_which_are_taken(source: 
 async def test_an_attempt_is_clear_until_its_request_is_granted(source: Any, slots: int) -> None:
     port = source.port(source.new(slots))
     assert await port.uncleared() == set()
-    answer = await port.request()
+    answer = await source.answer(port)
     assert await port.uncleared() == set(answer.slots)
 
 
 @of_all
 async def test_a_granted_request_that_is_repeated_has_the_same_slots_for_every_follower(source: Any) -> None:
     follower = source.new(2)
-    first = await source.port(follower).request()
+    first = await source.answer(source.port(follower))
     assert len(held(first)) == 2
-    assert await source.port(follower).request() == first
-    assert await source.port(source.again(follower)).request() == first
+    assert await source.answer(source.port(follower)) == first
+    assert await source.answer(source.port(source.again(follower))) == first
 
 
 @of_all
 async def test_no_slot_is_granted_twice_and_a_request_that_waits_has_a_reason(source: Any) -> None:
-    answers = [await source.port(source.new(2)).request() for _ in range(3)]
+    answers = [await source.answer(source.port(source.new(2))) for _ in range(3)]
     granted = [held(answer) for answer in answers[: source.at_once]]
     assert len(set.union(*granted)) == 2 * source.at_once
     for waiting in answers[source.at_once :]:
@@ -223,9 +358,9 @@ async def test_no_slot_is_granted_twice_and_a_request_that_waits_has_a_reason(so
 
 @of_attempts
 async def test_an_attempt_that_waits_is_clear(source: Any) -> None:
-    await source.port(source.new(4)).request()
+    await source.answer(source.port(source.new(4)))
     port = source.port(source.new(4))
-    assert isinstance(await port.request(), Waiting)
+    assert isinstance(await source.answer(port), Waiting)
     assert await port.uncleared() == set()
 
 
@@ -233,12 +368,12 @@ async def test_an_attempt_that_waits_is_clear(source: Any) -> None:
 @of_all
 async def test_released_slots_are_granted_to_the_request_that_waits_and_wake_it(source: Any) -> None:
     first, waiting = source.new(4), source.port(source.new(4))
-    granted = await source.port(first).request()
-    assert isinstance(await waiting.request(), Waiting)
+    granted = await source.answer(source.port(first))
+    assert isinstance(await source.answer(waiting), Waiting)
     change = asyncio.ensure_future(waiting.changed())
     await source.free(first)
     await asyncio.wait_for(change, SOON_S)
-    assert held(await waiting.request()) == held(granted)
+    assert len(held(await source.granted(waiting))) == len(held(granted))
 
 
 async def test_the_process_that_releases_slots_grants_them_without_a_waiter_that_notices(queue: QueueSource) -> None:
@@ -270,22 +405,22 @@ async def test_slots_are_released_although_their_next_pass_fails(
 async def test_the_slots_of_a_host_that_has_not_confirmed_stay_held(source: Any) -> None:
     first = source.new(4)
     port, waiting = source.port(first), source.port(source.new(4))
-    await port.request()
+    one, other = sorted((await source.answer(port)).slots)
     for _ in range(2):
-        await port.release(["h1"], proof="clear")
-        assert await port.uncleared() == {"h2"}
-    assert isinstance(await waiting.request(), Waiting)
-    await port.release(["h2"], proof="clear")
+        await port.release([one], proof="clear")
+        assert await port.uncleared() == {other}
+    assert isinstance(await source.answer(waiting), Waiting)
+    await port.release([other], proof="clear")
     assert await port.uncleared() == set()
     source.end(first)
-    assert len(held(await waiting.request())) == 4
+    assert len(held(await source.granted(waiting))) == 4
 
 
 @in_queue
 async def test_a_request_that_no_slots_can_ever_serve_is_refused_with_the_reason(source: Any) -> None:
     port = source.port(source.new(4))
     source.shrink()
-    answers = [await port.request(), await port.request()]
+    answers = [await source.answer(port), await source.answer(port)]
     assert [type(answer) for answer in answers] == [Never, Never]
     assert "4 slots" in answers[0].reason
 
@@ -313,15 +448,15 @@ async def test_a_follower_that_was_replaced_requests_nothing(source: Any) -> Non
     old = source.new(2)
     new = source.again(old)
     with pytest.raises(StaleWatchError):
-        await source.port(old).request()
-    assert len(held(await source.port(new).request())) == 2
+        await source.answer(source.port(old))
+    assert len(held(await source.answer(source.port(new)))) == 2
 
 
 @of_attempts
 async def test_a_follower_that_was_replaced_releases_nothing(source: Any) -> None:
     old = source.new(2)
     new = source.port(source.again(old))
-    granted = await new.request()
+    granted = await source.answer(new)
     with pytest.raises(StaleWatchError):
         await source.port(old).release(list(granted.slots), proof="untaken")
     assert await new.uncleared() == set(granted.slots)
@@ -329,10 +464,10 @@ async def test_a_follower_that_was_replaced_releases_nothing(source: Any) -> Non
 
 @of_attempts
 async def test_a_kill_ends_the_wait_for_slots(source: Any) -> None:
-    await source.port(source.new(4)).request()
+    await source.answer(source.port(source.new(4)))
     rt = source.new(4)
     port = source.port(rt)
-    assert isinstance(await port.request(), Waiting)
+    assert isinstance(await source.answer(port), Waiting)
     change = asyncio.ensure_future(port.changed())
     await asyncio.sleep(0)
     rt.kill()
@@ -344,3 +479,62 @@ async def test_a_kill_ends_the_wait_for_slots(source: Any) -> None:
 async def test_the_engine_chooses_the_source_by_the_attempt(source: Any) -> None:
     rt = source.new(2)
     assert type(slots_of(rt, await rt.view())) is type(source.port(rt))
+
+
+class Ends:
+    """A followed gang that records why it was ended."""
+
+    def __init__(self) -> None:
+        self.errors: list[DtrainError] = []
+
+    def end_because(self, error: DtrainError) -> None:
+        self.errors.append(error)
+
+
+@of_attempts
+async def test_slots_that_the_source_wants_back_are_a_control_request(source: Any) -> None:
+    rt = source.new(2)
+    port = source.port(rt)
+    await source.answer(port)
+    # A store writes the plan of a launch before ranks run.
+    async with port.watching(Ends()):
+        await asyncio.sleep(3.0 if isinstance(source, SlurmSource) else 0.0)
+        source.want_back(rt)
+        for _ in range(150):
+            found = source.store.control.pending(rt.attempt_id)
+            if found.preempted_for or found.asked_back or found.gang_ended:
+                return
+            await asyncio.sleep(0.1)
+    raise AssertionError(found)
+
+
+@of_attempts
+async def test_a_host_that_the_source_says_nothing_about_may_still_run_ranks(source: Any) -> None:
+    rt = source.new(2)
+    port = source.port(rt)
+    granted = await source.answer(port)
+    error = HostUnreachableError(next(iter(granted.slots)), "no answer")
+    assert await port.clear_hosts() == set()
+    assert await port.explained(error) is error
+    assert await port.explained(None) is None
+
+
+@pytest.mark.parametrize("source", ["slurm"], indirect=True)
+async def test_slots_that_the_source_took_end_the_gang_and_are_the_cause(source: Any) -> None:
+    rt = source.new(2)
+    port = source.port(rt)
+    granted = await source.answer(port)
+    gang = Ends()
+    async with port.watching(gang):
+        source.take(rt, "CANCELLED")
+        for _ in range(300):
+            if gang.errors:
+                break
+            await asyncio.sleep(0.1)
+    assert isinstance(gang.errors[0], SlotsTakenError)
+    assert await port.clear_hosts() == set(granted.slots)
+    found = await port.explained(HostUnreachableError(next(iter(granted.slots)), "no answer"))
+    assert "was cancelled" in str(found)
+    with pytest.raises(Killed):
+        await rt.check(at_once=True)
+    assert not port.keeps_files

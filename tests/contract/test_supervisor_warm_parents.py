@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -206,6 +207,19 @@ def test_a_parent_ends_when_nobody_asks(host: Host) -> None:
     assert found["forked"] is True
     pid = json.loads(next((host.state_dir / "warm").glob("*.pid")).read_text())["pid"]
     until(lambda: not is_alive(pid), "the end of the parent", timeout_s=20)
+
+
+def test_a_parent_ends_with_the_process_of_its_job(host: Host) -> None:
+    with subprocess.Popen(["sleep", "600"]) as job:
+        start_time = Path(f"/proc/{job.pid}/stat").read_text().rpartition(") ")[2].split()[19]
+        host.env["DTRAIN_JOB_PROCESS"] = f"{job.pid} {start_time}"
+        launches = Launches(host, {"train.py": "import os\nprint('DTRAIN_JOB_PROCESS' in os.environ)"})
+        launches.run()
+        assert launches.run()["forked"] is True
+        pid = parents(host)[0]
+        assert is_alive(pid)
+        job.kill()
+    until(lambda: not is_alive(pid), "the end of the parent", timeout_s=5)
 
 
 def test_the_parents_that_were_not_used_for_longest_end_when_there_are_many(host: Host) -> None:

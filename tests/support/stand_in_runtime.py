@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 CLIENT = f"""#!{sys.executable} -I
@@ -147,13 +147,16 @@ def end_all(label: str) -> None:
 
 
 @contextlib.contextmanager
-def docker(folder: Path) -> Iterator[Path]:
-    """Run the daemon, and yield a folder with the program ``docker``, for the front of PATH."""
+def docker(folder: Path, enter: Callable[[list[str]], list[str]] = list) -> Iterator[Path]:
+    """Run the daemon, and yield a folder with the program ``docker``, for the front of PATH.
+
+    :param enter: returns the command line that runs another one on the machine of the daemon
+    """
     folder.mkdir(parents=True)
     client = folder / "docker"
     client.write_text(CLIENT)
     client.chmod(0o755)
-    process = subprocess.Popen([sys.executable, __file__, str(folder)])
+    process = subprocess.Popen(enter([sys.executable, __file__, str(folder)]))
     try:
         deadline = time.monotonic() + 60
         while not (folder / "daemon.sock").exists():

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel
 
 from airflow_provider_dtrain.core.config import ExperimentConfig
+from airflow_provider_dtrain.core.external_jobs import JobPhase
 from airflow_provider_dtrain.core.lifecycle.states import (
     TRANSITIONS,
     AllocationState,
@@ -38,7 +39,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 #: kind -> its states
 STATES = {
     "experiment": ExperimentState, "trial": TrialState, "attempt": AttemptState, "host": HostState,
-    "allocation": AllocationState,
+    "allocation": AllocationState, "external job": JobPhase,
 }  # fmt: skip
 STRUCTURE = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
 

@@ -23,7 +23,7 @@ from tests.support.log_world import no_secrets
 
 VIEW: Any = SimpleNamespace(
     run="t1.1.7", token=7, held_hosts=("gpu-01",), placement={"gpu-01": (1,)}, plan={}, label="trial 1, attempt 1",
-    started_at=None,
+    started_at=None, backend="hosts", is_held_gang=False,
 )  # fmt: skip
 SURVIVOR = {"pid": 4711, "state": "R", "command": "python train.py"}
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.cli.trials_logs import _Tail
+from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND
 from airflow_provider_dtrain.engine.attempt import launch, teardown
 from airflow_provider_dtrain.engine.attempt.reconciliation import reconcile_host
 from airflow_provider_dtrain.engine.attempt.restarts import Restarts
@@ -58,7 +59,8 @@ async def test_recovery_for_other_trials_is_not_in_the_log_of_a_task(
 
     view = SimpleNamespace(held_hosts=("b",), allocation_id=1, attempt_id=9, watch=2, renewed_at=None)
     recovery = SimpleNamespace(recoverable=lambda: [view], claim=claim, hosts_to_probe=list)
-    store = SimpleNamespace(recovery=recovery, hosts=SimpleNamespace(with_blocked_slots=list))
+    jobs = SimpleNamespace(unfinished_pools=list, remove_hosts=int)
+    store = SimpleNamespace(recovery=recovery, hosts=SimpleNamespace(with_blocked_slots=list), external_jobs=jobs)
     caplog.set_level(logging.INFO)
     look = RecoveryPass(SimpleNamespace(store=store))
     for _ in range(3):
@@ -118,7 +120,7 @@ def gang(*hosts: str) -> Any:
     return SimpleNamespace(
         run="t1.1.7", token=7, held_hosts=hosts, placement=dict.fromkeys(hosts, (0,)), plan={"plans": {}},
         label="attempt 1", attempt_id=1, trial_id=1, watch=1, renewed_at=None, started_at=None, is_held_gang=False,
-        restarts=0, max_restarts=0,
+        restarts=0, max_restarts=0, backend=OWN_BACKEND,
     )  # fmt: skip
 
 

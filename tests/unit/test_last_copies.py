@@ -32,6 +32,7 @@ VIEW: Any = SimpleNamespace(
     run="t1.1.1",
     state="running",
     is_held_gang=False,
+    backend="hosts",
     placement={},
     created_at=datetime.now(UTC),
     granted_at=None,

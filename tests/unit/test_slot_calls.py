@@ -20,4 +20,4 @@ def test_only_the_implementations_of_the_port_call_the_store_for_slots() -> None
         for path in (PACKAGE / floor).rglob("*.py")
         if OF_SLOTS.search(path.read_text())
     }
-    assert calling == {"engine/slots/gang_slots.py", "engine/slots/queue_slots.py"}
+    assert calling == {f"engine/slots/{name}.py" for name in ("external_slots", "gang_slots", "queue_slots")}

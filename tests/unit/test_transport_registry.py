@@ -25,14 +25,17 @@ def test_a_host_without_connection_is_this_machine_and_shows_no_key() -> None:
     assert registry.host_keys(None) is None
 
 
-def test_a_connection_of_type_ssh_leads_to_ssh() -> None:
-    assert isinstance(registry.transport_to("gpu-01", connection("ssh"), None), SSHTransport)
+@pytest.mark.parametrize("conn_type", ["ssh", "dtrain_slurm"])
+def test_connections_to_hosts_and_login_nodes_lead_to_ssh(conn_type: str) -> None:
+    assert isinstance(registry.transport_to("gpu-01", connection(conn_type), None), SSHTransport)
     assert registry.needs_connection("c")
 
 
 @pytest.mark.parametrize("kind", ["http", "", None])
 def test_another_type_of_connection_is_refused_with_the_accepted_ones(kind: str) -> None:
-    with pytest.raises(UserError, match=r"Airflow connection 'c' of a host must have one of the types ssh, got"):
+    with pytest.raises(
+        UserError, match=r"Airflow connection 'c' of a host must have one of the types ssh, dtrain_slurm, got"
+    ):
         registry.transport_to("gpu-01", connection(kind), None)
 
 

@@ -21,6 +21,7 @@ from airflow_provider_dtrain.store.queries.hosts import (
     shown_host,
     visible_holders,
 )
+from airflow_provider_dtrain.store.queries.jobs import facts_of, live_jobs
 from airflow_provider_dtrain.store.records.pages import HolderMark, HolderView, HostMark
 
 router = APIRouter(route_class=StoreRoute, tags=["cluster"], responses=ERRORS)
@@ -34,7 +35,8 @@ def cluster(call: CallDep, pool: Name | None = None, host: Name | None = None, d
     """
     if details:
         found = cluster_details(call.store, call.access, pool, host)
-        return call.answer(found.pools, found.holders, found.hosts, make=lambda: as_json(compact(found)))
+        of_jobs = (found.schedulers, found.jobs)
+        return call.answer(found.pools, found.holders, found.hosts, *of_jobs, make=lambda: as_json(compact(found)))
     version = call.store.cluster_page.version()
     rights = None if call.dags is None else sorted(call.dags)
     return call.answer(version, rights, make=lambda: _cluster(call, pool, host))
@@ -43,7 +45,13 @@ def cluster(call: CallDep, pool: Name | None = None, host: Name | None = None, d
 def _cluster(call: Call, pool: str | None, host: str | None) -> bytes:
     state = call.store.cluster_page.state(pool, host)
     shown = _hosts(call, state.hosts, visible_holders(call.dags, state.holders))
-    record = {"at": call.store.db.now(), "pools": state.pools}
+    pools = call.store.pools.list()
+    record = {
+        "at": call.store.db.now(),
+        "pools": state.pools,
+        "schedulers": facts_of(pools, pool),
+        "jobs": live_jobs(call.store, pools, pool),
+    }
     return with_parts(record, "hosts", shown, "holders", _holders(call, state.holders))
 
 

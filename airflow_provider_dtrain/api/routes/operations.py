@@ -169,7 +169,7 @@ def _require_hosts(call: Call, kind: OperationKind, trial: TrialView | None, arg
             call.access.require_hosts(hosts.list(call.store.attempts.get(trial.attempt_id).pool))
         case OperationKind.PROBE:
             names = arguments["hosts"]
-            call.access.require_hosts([hosts.get(name) for name in names] if names else hosts.list())
+            call.access.require_hosts([hosts.get(name) for name in names] if names else hosts.registered())
         case OperationKind.DOCTOR:
             call.access.require_all_hosts()
 

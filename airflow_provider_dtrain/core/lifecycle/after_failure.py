@@ -26,6 +26,7 @@ from airflow_provider_dtrain.errors import (
     ResultsLostError,
     ShardFailedError,
     SlotBusyError,
+    SlotsTakenError,
     TaskEndedError,
     TrainingRefusedError,
 )
@@ -43,6 +44,8 @@ BEHIND = frozenset({"stale_token", "tombstone", "other_launch"})
 #: The host did not answer, or its slots are in use elsewhere. The store records this, and recovery checks when it is
 #: over, so a trial that needs the host can wait for it. A host that has lost results can compute them again.
 AWAY = _names(HostUnreachableError, HostSilentError, SlotBusyError, ResultsLostError)
+#: No host is at fault: an external scheduler took the slots.
+TAKEN = _names(SlotsTakenError)
 #: Errors of a host that refuses a launch.
 REFUSALS = _names(HostRefusedError, SlotBusyError)
 #: Launches of a trial that a host may refuse, one after the other, before the trial avoids it: new grants do not help.
@@ -208,7 +211,7 @@ def _after_request(facts: Facts, request: Request) -> Action:
 def _after_host_failure(facts: Facts) -> Action:
     if facts.is_salvaged or facts.is_held_gang:
         return Finish(waits_for_end=not facts.is_held_gang)
-    excludes = not facts.is_behind or facts.is_refused_too_often
+    excludes = facts.error not in TAKEN and (not facts.is_behind or facts.is_refused_too_often)
     return MoveOn(excludes=excludes, is_away=facts.error in AWAY and facts.losses + 1 < MOST_LOSSES)
 
 

@@ -70,6 +70,8 @@ PAUSED_POLL_S = 3.0
 # -- hosts: how long one that does not answer is waited for ------------------------------------------
 #: Seconds for which a channel may be silent. Hosts send a beat every 5 s.
 SILENCE_S = 30.0
+#: Seconds between two pings of a follower to a job. Two may be late before a channel counts as silent.
+JOB_PING_S = 10.0
 #: Seconds for a new channel to a host: SSH, installation of the supervisor and handshake.
 CONNECT_TIMEOUT_S = 30.0
 #: Seconds between two keep-alives of an SSH connection. They ensure that a dead connection has unacknowledged bytes.

@@ -74,6 +74,9 @@ class GiveWay:
     def gave_way(self) -> bool:
         """Return whether the gang ended because it was asked to, and has training left to do."""
         end = self.gang.end
+        if self.reason is None and end.left_early:
+            # While no follower was there, the node itself asked them to stop before its job ended.
+            self.reason = "the host asked the ranks to stop"
         if self.reason is None or end.lost or end.over is not None:
             return False
         return end.left_early or end.is_unfinished
@@ -89,6 +92,8 @@ class GiveWay:
             return f"paused by {requests.pause_by}"
         if requests.preempted_for is not None:
             return f"preempted for {requests.preempted_for}"
+        if requests.asked_back is not None:
+            return requests.asked_back
         # An earlier follower has sent the request already, and ranks may have written their checkpoint.
         return (view.reason or "asked to stop") if view.state == AttemptState.STOPPING else None
 

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_dtrain.core.lifecycle.timing import PAUSED_POLL_S, REQUEST_RENEW_S
-from airflow_provider_dtrain.engine.slots.gang_slots import slots_of
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
+from airflow_provider_dtrain.engine.slots.source import slots_of
 from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from airflow_provider_dtrain.engine.attempt.reconciliation import accept_token, 
 from airflow_provider_dtrain.engine.attempt.sampling import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.attempt.trial_end import finish, stopped
 from airflow_provider_dtrain.engine.copies.outputs import beginning
-from airflow_provider_dtrain.engine.slots.gang_slots import slots_of
+from airflow_provider_dtrain.engine.slots.source import slots_of
 from airflow_provider_dtrain.errors import (
     DtrainError,
     HostError,
@@ -114,6 +114,7 @@ class Restarts:
         :param also: further hosts that failed the attempt, and their errors
         :param give_way: the request to release the gang that the ranks followed
         """
+        error = await slots_of(self.rt, view).explained(error)
         failed = await self._collected(Failed(view=view, error=error, also=also or {}, give_way=give_way))
         facts = await self._facts(failed)
         if facts.is_refused_too_often and isinstance(error, HostRefusedError):
@@ -124,6 +125,8 @@ class Restarts:
         if isinstance(action, Fence):
             self._announce(failed, action.then)
             is_clear = set(await teardown.fence(self.rt, view)) == set(view.held_hosts)
+            # Slots that their source has taken cannot be used again, although nothing is left on them.
+            is_clear = is_clear and not await slots_of(self.rt, view).clear_hosts() & set(view.placement)
             action = after_failure(replace(facts, is_clear=is_clear))
         return await self._execute(failed, action)
 

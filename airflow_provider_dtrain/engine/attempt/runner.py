@@ -46,6 +46,7 @@ from airflow_provider_dtrain.engine.session.runtime import (
     Stopped,
     TimedOut,
 )
+from airflow_provider_dtrain.engine.slots.source import slots_of
 from airflow_provider_dtrain.errors import (
     DtrainError,
     ExecutionTimeoutError,
@@ -385,13 +386,14 @@ class AttemptRunner:
             if collector is not None:
                 collector.on_problem = gang.end_because
             telemetry = TelemetryCollector(self.rt, view, gang.gang.links)
-            async with telemetry.collecting(is_on=job.config.profiling.enabled):
+            slots = slots_of(self.rt, view)
+            async with telemetry.collecting(is_on=job.config.profiling.enabled), slots.watching(gang):
                 await gang.run()
             self.rt.logs.end(view)
             # No supervisor sends heartbeats for it now, and the last copies may take long.
             async with self.rt.renewing():
                 has_failed = gang.end.failed
-                if not has_failed:
+                if not has_failed and slots.keeps_files:
                     # Every way on releases the gang. A run's folder stays on its host, so it is copied afterwards.
                     await teardown.release(self.rt, await self.rt.view())
                 copier.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import HostState, classify, first_failure, is_aftermath
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
-from airflow_provider_dtrain.engine.slots.gang_slots import slots_of
+from airflow_provider_dtrain.engine.slots.source import slots_of
 from airflow_provider_dtrain.errors import (
     DtrainError,
     ExecutionTimeoutError,
@@ -57,8 +57,10 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
     hosts = list(view.held_hosts)
     if view.run is None or not hosts:
         return hosts
+    clear_hosts = await slots_of(rt, view).clear_hosts()
+    clear = [host for host in hosts if host in clear_hosts]
+    hosts = [host for host in hosts if host not in clear_hosts]
     answers = await asyncio.gather(*(_fence(rt, view, host) for host in hosts), return_exceptions=True)
-    clear = []
     for host, found in zip(hosts, answers, strict=True):
         if isinstance(found, Exception):
             # The slots of the other hosts are released, whatever went wrong with this one.

@@ -23,6 +23,7 @@ from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, log_bytes, rank_of
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, stacks
+from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, NotNowError, UsageError
 from airflow_provider_dtrain.store.records.operations import OperationKind, StoredOperation
@@ -211,8 +212,11 @@ def _fetch(hook: DtrainHook, view: CheckpointView, target: Path) -> None:
 
 
 def _probe(hook: DtrainHook, operation: StoredOperation, _content: _Content) -> JsonObject:
-    names = list(dict.fromkeys(operation.arguments["hosts"])) or [host.name for host in hook.store.hosts.list()]
-    return {"rows": probe_hosts(hook, [hook.store.hosts.get(name) for name in names], operation.by)}
+    names = list(dict.fromkeys(operation.arguments["hosts"])) or [host.name for host in hook.store.hosts.registered()]
+    records = [hook.store.hosts.get(name) for name in names]
+    for record in records:
+        refuse_node(hook.store, record, "be probed")
+    return {"rows": probe_hosts(hook, records, operation.by)}
 
 
 def _doctor(hook: DtrainHook, _operation: StoredOperation, _content: _Content) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Checks of ``doctor`` for hosts."""
+"""Checks of ``doctor`` for hosts and external schedulers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_dtrain.store.database.schema import NETWORK_FILE_SYSTEMS
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records.trials import HostRecord
+    from airflow_provider_dtrain.store.records.trials import HostRecord, Pool
 
 PARALLEL_HOSTS = 8
 
@@ -47,10 +47,27 @@ def _guarded(check: str, probe_host: Callable[[], str]) -> Line:
 
 
 def host_checks(hook: DtrainHook) -> list[Line]:
-    """Return checks of all registered hosts."""
-    records = hook.store.hosts.list()
+    """Return checks of all registered hosts, and of the external schedulers of pools."""
+    external = [pool for pool in hook.store.pools.list() if pool.is_external]
+    return [*_registered_hosts(hook, has_jobs=bool(external)), *(one for pool in external for one in _scheduler(pool))]
+
+
+def _scheduler(pool: Pool) -> list[Line]:
+    """Return the checks of the scheduler of a pool, which its nodes need no probe for."""
+    from airflow_provider_dtrain.hooks.schedulers import scheduler
+
+    name = f"pool {pool.name}"
+    try:
+        return [line(f"{name}: {one.name}", one.is_ok, one.message) for one in scheduler(pool).checks()]
+    except DtrainError as error:
+        return [line(name, False, str(error))]
+
+
+def _registered_hosts(hook: DtrainHook, *, has_jobs: bool) -> list[Line]:
+    records = hook.store.hosts.registered()
     if not records:
-        return [line("hosts", True, "none registered; the host 'local' is added with the first trial")]
+        added = "jobs bring their own" if has_jobs else "the host 'local' is added with the first trial"
+        return [line("hosts", True, f"none registered; {added}")]
     with ThreadPoolExecutor(PARALLEL_HOSTS) as threads:
         return [line for lines in threads.map(lambda record: _host(hook, record), records) for line in lines]
 

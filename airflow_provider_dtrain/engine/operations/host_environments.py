@@ -89,12 +89,12 @@ def _call(hook: DtrainHook, record: HostRecord, command: str, **arguments: Any) 
     return link.call(command, timeout_s=COLLECT_TIMEOUT_S, **arguments).result(COLLECT_TIMEOUT_S + 5)
 
 
-def _records(hook: DtrainHook, names: Sequence[str], pool: str | None) -> list[HostRecord]:
+def _records(hook: DtrainHook, names: Sequence[str], pool: str | None) -> Sequence[HostRecord]:
     if names:
         return [hook.store.hosts.get(name) for name in dict.fromkeys(names)]
     if pool is not None:
         hook.store.pools.get(pool)
-    return hook.store.hosts.list(pool)
+    return hook.store.hosts.registered(pool)
 
 
 def _on_hosts(records: Sequence[HostRecord], action: Callable[[HostRecord], T]) -> tuple[list[T], list[HostProblem]]:

@@ -16,10 +16,7 @@ from airflow_provider_dtrain.errors import UnplaceableError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
-    from airflow_provider_dtrain.engine.session.runtime import Runtime
-    from airflow_provider_dtrain.engine.slots.slot_port import SlotPort
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records.trials import AttemptView
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,8 +76,3 @@ class GangTurn(QueueSlots):
     async def changed(self) -> None:
         """Wait for one pass interval, because the end of the other task's use wakes no waiter."""
         await self.rt.pause(self.rt.settings.pass_interval_s)
-
-
-def slots_of(rt: Runtime, view: AttemptView) -> SlotPort:
-    """Return the port to the slots of a follower's attempt: a turn on a held gang, or a request of its own."""
-    return GangTurn(rt) if view.is_held_gang else QueueSlots(rt)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.engine.slots.slot_port import FollowedGang
     from airflow_provider_dtrain.store.records.trials import Proof
 
 
@@ -25,6 +26,8 @@ class QueueSlots:
 
     :param rt: follower of the attempt
     """
+
+    keeps_files = True
 
     def __init__(self, rt: Runtime) -> None:
         self.rt = rt
@@ -52,6 +55,18 @@ class QueueSlots:
     async def changed(self) -> None:
         """Wait for the next change of the pool's queue, or until the request has to be renewed."""
         await changed(self.rt, await self.rt.view())
+
+    def watching(self, gang: FollowedGang) -> contextlib.AbstractAsyncContextManager[None]:
+        """Do nothing: a pass of the queue stores that it wants the slots back as a control request."""
+        return contextlib.nullcontext()
+
+    async def explained(self, error: DtrainError | None) -> DtrainError | None:
+        """Return the error: the queue takes no slots."""
+        return error
+
+    async def clear_hosts(self) -> frozenset[str]:
+        """Return no host: only hosts themselves know what runs there."""
+        return frozenset()
 
     async def release(self, hosts: Sequence[str], *, proof: Proof) -> None:
         """Release the slots on hosts, and run the pass that grants them again."""

@@ -7,10 +7,12 @@ attempt's placement, and not who granted it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.errors import DtrainError
     from airflow_provider_dtrain.store.records.trials import Proof
 
 
@@ -40,6 +42,13 @@ class Never:
     reason: str
 
 
+class FollowedGang(Protocol):
+    """Gang whose ranks run."""
+
+    def end_because(self, error: DtrainError) -> None:
+        """End the gang, whatever its ranks report."""
+
+
 class SlotRequest(Protocol):
     """Request for slots, as one follower makes it."""
 
@@ -61,7 +70,22 @@ class SlotRequest(Protocol):
 
 
 class SlotPort(SlotRequest, Protocol):
-    """Slots of one attempt, as its follower requests and releases them."""
+    """Slots of one attempt, as its follower requests, watches and releases them."""
+
+    #: True: the files of a run can be read after the release of its slots.
+    keeps_files: bool
+
+    def watching(self, gang: FollowedGang) -> AbstractAsyncContextManager[None]:
+        """Watch the slots while the block runs, in which ``gang`` is followed.
+
+        When the source wants the slots back, it is a control request to the attempt. When it took them, the gang ends.
+        """
+
+    async def explained(self, error: DtrainError | None) -> DtrainError | None:
+        """Return the error with which an attempt ended, or its cause if the source took the slots."""
+
+    async def clear_hosts(self) -> frozenset[str]:
+        """Return hosts of the attempt on which nothing can run any longer, as the source knows for certain."""
 
     async def release(self, hosts: Sequence[str], *, proof: Proof) -> None:
         """Release the slots on hosts where no process of the attempt can run. Repeatable.

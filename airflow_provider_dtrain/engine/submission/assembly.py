@@ -103,7 +103,8 @@ def choose_pool(store: Store, wanted: str | None) -> str:
     """
     if wanted is not None:
         return wanted
-    names = sorted({host.pool for host in store.hosts.list() if host.name != LOCAL_HOST})
+    own = {host.pool for host in store.hosts.registered() if host.name != LOCAL_HOST}
+    names = sorted(own | {pool.name for pool in store.pools.list() if pool.is_external})
     if not names:
         return LOCAL_POOL
     if len(names) == 1:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.follower_text import reason_text
 from airflow_provider_dtrain.engine.submission.fit import ASKED, placed, request_of
+from airflow_provider_dtrain.engine.submission.job_outlook import before_submission, of_job, waiting_reason
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.resources.explanations import Explanation
-from airflow_provider_dtrain.store.queries.tasks import task_ref
+from airflow_provider_dtrain.store.queries.tasks import place_of, task_ref
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider_dtrain.core.config import ExperimentConfig
-    from airflow_provider_dtrain.store.queue.explain import QueueFacts
-    from airflow_provider_dtrain.store.records.trials import AttemptView
+    from airflow_provider_dtrain.store.records.trials import AttemptView, TaskView
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -24,9 +24,14 @@ def explain_config(store: Store, pool: str, config: ExperimentConfig, source: st
 
     :param source: name of the configuration
     """
+    of_pool = store.pools.get(pool)
+    if of_pool.is_external:
+        wanted = config.resources
+        found = before_submission(of_pool, wanted.slots_per_trial, is_single_host=wanted.is_single_host)
+        return Explanation(request=source, pool=pool, slots=wanted.slots_per_trial, **found)
     request = request_of(config)
     decision = store.queue_view.outlook(pool, request)
-    found: dict[str, Any] = {"request": source, "pool": pool, "slots": request.slots}
+    found = {"request": source, "pool": pool, "slots": request.slots}
     granted = dict(decision.grants).get(ASKED)
     if granted is not None:
         return Explanation(
@@ -53,7 +58,7 @@ def explain_trial(store: Store, trial_id: int) -> Explanation:
     view = store.attempts.get(trial.attempt_id)
     silence = store.queue_view.silence(view)
     is_followed = not silence.is_loss
-    facts = _facts(store.queue_view.facts(view.allocation_id), is_followed)
+    facts = _facts(store, view, is_followed)
     if view.allocation_state == "released":
         facts["queue_class"] = None
     return Explanation(
@@ -65,7 +70,7 @@ def explain_trial(store: Store, trial_id: int) -> Explanation:
         gang=view.allocation_state,
         outlook="never" if view.unplaceable else "later" if view.allocation_state == "waiting" else "now",
         unfollowed_since=silence.lost_since,
-        position=view.position if is_followed else None,
+        position=place_of(view, silence),
         expected=(view.expected or None) if is_followed else None,
         expected_at=view.expected_at if is_followed else None,
         **facts,
@@ -90,7 +95,7 @@ def explain_gang(store: Store, allocation_id: int, request: str) -> Explanation:
     silence = store.queue_view.silence(task)
     is_followed = not silence.is_loss
     waits = task.position is not None
-    reason = task.reason or (_unpassed(store, task.pool, task.slots, task.priority) if waits else None)
+    reason = task.reason or (_unpassed(store, task) if waits else None)
     return Explanation(
         request=request,
         of=task.experiment,
@@ -102,15 +107,21 @@ def explain_gang(store: Store, allocation_id: int, request: str) -> Explanation:
         gang=task.state,
         outlook="later" if waits else "now",
         unfollowed_since=silence.lost_since,
-        position=task.position if is_followed else None,
+        position=place_of(task, silence),
         expected=(task.expected or None) if is_followed else None,
-        **_facts(store.queue_view.facts(allocation_id), is_followed),
+        **_facts(store, task, is_followed),
         hosts=_by_host(task.placement) or None,
         reason=reason_text(reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
     )
 
 
-def _facts(facts: QueueFacts, is_followed: bool) -> dict[str, Any]:
+def _facts(store: Store, gang: TaskView | AttemptView, is_followed: bool) -> dict[str, Any]:
+    facts = store.queue_view.facts(gang.allocation_id)
+    if gang.is_external:
+        # The classes and shares of the queue mean nothing there.
+        job = store.external_jobs.of_allocation(gang.allocation_id)
+        own = {"waited_s": round(facts.waited_s), "held_s": round(facts.held_s), "max_slots": facts.max_slots}
+        return {**own, **(of_job(job) if job is not None else {})}
     return {
         "queue_class": facts.queue_class,
         "waited_s": round(facts.waited_s),
@@ -125,14 +136,16 @@ def _facts(facts: QueueFacts, is_followed: bool) -> dict[str, Any]:
 def _reason(store: Store, view: AttemptView) -> str | None:
     if view.allocation_state != "waiting" or view.reason:
         return view.reason or (view.failure or {}).get("message")
-    return _unpassed(store, view.pool, view.slots, view.priority)
+    return _unpassed(store, view)
 
 
-def _unpassed(store: Store, pool: str, slots: int, priority: int) -> str:
-    """Return the pending reason of a request that no scheduling pass has seen yet."""
+def _unpassed(store: Store, gang: TaskView | AttemptView) -> str:
+    """Return the pending reason of a request that no scheduling pass has seen yet, or that has no job yet."""
     from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement
 
-    found = placed(store, pool, GangRequest("request", slots=slots, priority=priority))
+    if gang.is_external:
+        return waiting_reason(store.external_jobs.of_allocation(gang.allocation_id), gang.pool)
+    found = placed(store, gang.pool, GangRequest("request", slots=gang.slots, priority=gang.priority))
     return "free slots suffice; the next scheduling pass decides" if isinstance(found, Placement) else found.reason
 
 

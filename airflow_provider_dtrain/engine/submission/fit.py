@@ -1,9 +1,11 @@
-"""Fit of a configuration: whether the hosts of a pool can run a trial of it."""
+"""Fit of a configuration: whether a pool can run a trial of it."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.engine.submission.job_outlook import refusal
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
@@ -16,12 +18,16 @@ ASKED = "config"
 
 
 def never_fits(store: Store, pool: str, config: ExperimentConfig) -> str | None:
-    """Return why the hosts of a pool can never run a trial, or None if they can.
+    """Return why a pool can never run a trial, or None if it can.
 
     :raises NotFoundError: the pool does not exist
     """
     from airflow_provider_dtrain.core.scheduling.model import Unplaceable
 
+    of_pool = store.pools.get(pool)
+    if of_pool.is_external:
+        wanted = config.resources
+        return refusal(store, of_pool, wanted.slots_per_trial, is_single_host=wanted.is_single_host)
     found = placed(store, pool, request_of(config))
     return found.reason if isinstance(found, Unplaceable) and found.never else None
 

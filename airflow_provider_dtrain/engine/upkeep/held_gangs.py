@@ -14,8 +14,8 @@ from airflow_provider_dtrain.core.lifecycle.timing import FOLLOWER_GRACE_S, FOLL
 from airflow_provider_dtrain.engine.session.gauges import measuring
 from airflow_provider_dtrain.engine.session.store_retry import patiently
 from airflow_provider_dtrain.engine.session.threads import in_thread
-from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
+from airflow_provider_dtrain.engine.slots.source import gang_request
 from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.errors import GangEndedError, StaleWatchError, StoreSetBackError, UnplaceableError
 
@@ -135,11 +135,12 @@ class GangWaiter:
         left_s = None if self.deadline is None else max(0.1, self.deadline - time.time())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(left_s):
-                await self._slots().changed()
+                await (await self._slots()).changed()
 
-    def _slots(self) -> SlotRequest:
+    async def _slots(self) -> SlotRequest:
         assert self.watch is not None
-        return GangSlots(self.hook, self.allocation_id, self.watch, self.log)
+        view = await self._db(self.store.gangs.get, self.allocation_id)
+        return gang_request(self.hook, view, self.watch, self.log)
 
     async def withdraw(self, because: str) -> None:
         """Withdraw the request, or release the gang that was granted.
@@ -149,7 +150,7 @@ class GangWaiter:
         await self._db(self.store.gangs.end, self.allocation_id, because, watch=self.watch)
 
     async def _poll(self) -> GangView | None:
-        match await self._slots().request():
+        match await (await self._slots()).request():
             case Granted(slots=granted):
                 view = await self._db(self.store.gangs.get, self.allocation_id)
                 places = ", ".join(f"{host} {list(slots)}" for host, slots in sorted(granted.items()))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
 from airflow_provider_dtrain.engine.attempt.teardown import fence_arguments, survivors_text
-from airflow_provider_dtrain.errors import DtrainError, NotNowError
+from airflow_provider_dtrain.errors import ConflictError, DtrainError, NotNowError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +15,23 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord
     from airflow_provider_dtrain.store.store import Store
+
+
+def refuse_node(store: Store, record: HostRecord, request: str) -> None:
+    """Raise an error if a host is the node of a job: its scheduler decides about it.
+
+    :param request: in the infinitive, e.g. ``be drained``
+    :raises ConflictError: it is one; the message has the command that ends its trial
+    """
+    if record.external_job_id is None:
+        return
+    job = store.external_jobs.get(record.external_job_id)
+    trials = ", ".join(str(view.trial_id) for view in runs_on(store, record.name))
+    end = f" To end it: airflow dtrain trials kill {trials}" if trials else ""
+    raise ConflictError(
+        f"Host '{record.name}' is a node of job {job.number} of pool '{record.pool}' and cannot {request}: the "
+        f"scheduler of the pool gives out its slots, and it is removed with the job.{end}"
+    )
 
 
 def runs_on(store: Store, host: str) -> list[AttemptView]:
@@ -31,7 +48,9 @@ def ended_by_removal(store: Store, host: str, *, force: bool) -> list[AttemptVie
     """Return the attempts that the removal of a host would end.
 
     :raises NotNowError: there are some, and ``force`` is not given
+    :raises ConflictError: it is the node of a job
     """
+    refuse_node(store, store.hosts.get(host), "be removed")
     running = runs_on(store, host)
     if running and not force:
         trials = ", ".join(f"trial {view.trial_id} of '{view.experiment}'" for view in running)

@@ -33,7 +33,8 @@ from airflow_provider_dtrain.engine.logs.task_log import Housekeeping, TaskLog
 from airflow_provider_dtrain.engine.session.background import alongside
 from airflow_provider_dtrain.engine.session.runtime import RECOVERY, RECOVERY_DONE, Runtime
 from airflow_provider_dtrain.engine.session.threads import in_thread
-from airflow_provider_dtrain.engine.slots.gang_slots import slots_of
+from airflow_provider_dtrain.engine.slots.source import slots_of
+from airflow_provider_dtrain.engine.upkeep.external_jobs import tend_jobs
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, HostSilentError
 from airflow_provider_dtrain.hosts.wire import plain
 
@@ -90,6 +91,7 @@ class RecoveryPass:
             *(self._bounded(self._recover(store, view)) for view in wanted),
             *(self._bounded(self._probe(store, name)) for name in probes),
             *(self._bounded(self._reconcile(store, name)) for name in await self._doubtful(store, host)),
+            *([] if host is not None else [self._bounded(self._tend_jobs())]),
         )
         self.is_busy = len(wanted) > 0 or len(probes) > 0
         return sorted({name for names in found for name in names})
@@ -129,6 +131,10 @@ class RecoveryPass:
             self._reported.add(message)
             log.warning("Background recovery of another trial or a host failed, and is retried: %s", message)
         log.debug("Recovery failed", exc_info=error)
+
+    async def _tend_jobs(self) -> list[str]:
+        await tend_jobs(self.hook)
+        return []
 
     async def _reconcile(self, store: Store, host: str) -> list[str]:
         await reconcile_host(runtime_of(self.hook, store), host)

@@ -76,6 +76,7 @@ class CounterRow(Protocol):
 class PassVersionRow(Protocol):
     """A row of ``pools`` with the columns that say whether a pass is due."""
 
+    backend: str
     version: int
     passed_version: int
     next_due_at: datetime | None
@@ -138,6 +139,12 @@ class PoolRow(Protocol):
     min_run_s: float
     defaults: Any
     containers: Any
+    backend: str
+    scheduler: Any
+    scheduler_facts: Any
+    polled_at: datetime | None
+    polling_until: datetime | None
+    poll_every_s: float
     version: int
     passed_version: int
     next_due_at: datetime | None
@@ -252,6 +259,7 @@ class AllocationRow(RequestRow, Protocol):
     """A row of ``allocations``."""
 
     pool: str
+    backend: str
     token: int | None
     submitted_at: datetime
     requested_at: datetime

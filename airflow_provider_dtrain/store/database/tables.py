@@ -6,6 +6,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
+from airflow_provider_dtrain.core.external_jobs import JobPhase
 from airflow_provider_dtrain.core.lifecycle.states import (
     AllocationState,
     AttemptState,
@@ -159,6 +160,15 @@ pools = sa.Table(
     _seconds("min_run_s", 1800.0),
     sa.Column("defaults", Json, nullable=False, default=dict),
     sa.Column("containers", Json, nullable=False, default=dict),
+    # Who gives out its slots: the queue of this store, or the scheduler of this name with these options.
+    sa.Column("backend", sa.String(16), nullable=False, default="hosts", server_default="hosts"),
+    sa.Column("scheduler", Json, nullable=False, default=dict),
+    # Partitions and limits of an external scheduler as last requested, see core/scheduler_facts.py.
+    sa.Column("scheduler_facts", Json),
+    # The job states of an external scheduler are asked for by one process at a time.
+    _time("polled_at"),
+    _time("polling_until"),
+    _seconds("poll_every_s", 1.0),
     # A pass is due when the version has changed since the last pass, or at next_due_at.
     sa.Column("version", sa.BigInteger, nullable=False, default=1),
     sa.Column("passed_version", sa.BigInteger, nullable=False, default=0),
@@ -180,6 +190,9 @@ hosts = sa.Table(
     sa.Column("state_dir", sa.Text),
     sa.Column("lock_dir", sa.Text),
     sa.Column("host_key", sa.Text),
+    # The job of an external scheduler whose node this is, and the node's number there. It is removed with the job.
+    _ref("external_job_id", "external_jobs.id", nullable=True),
+    sa.Column("node", sa.Integer),
     # Name -> value, of the environment of its ranks.
     sa.Column("variables", Json),
     sa.Column("state", StateName(HostState), nullable=False),
@@ -329,6 +342,8 @@ allocations = sa.Table(
     # None for a gang that GangSensor holds; see gangs.
     _ref("trial_id", "trials.id", nullable=True),
     sa.Column("pool", Name, nullable=False),
+    # As of its pool when it was submitted.
+    sa.Column("backend", sa.String(16), nullable=False, default="hosts", server_default="hosts"),
     _int("slots"),
     _int("priority", 42),
     _flag("is_single_host"),
@@ -374,6 +389,45 @@ allocations = sa.Table(
     sa.Column("recoverer", sa.Text),
     sa.Index("ix_allocations_pool_state", "pool", "state", "priority", "sequence"),
     sa.Index("ix_allocations_trial_id", "trial_id"),
+)
+
+#: Jobs of external schedulers. The newest one of an allocation holds its slots, or waits for them.
+external_jobs = sa.Table(
+    "external_jobs",
+    metadata,
+    _id(),
+    _ref("allocation_id", "allocations.id"),
+    sa.Column("pool", Name, nullable=False),
+    sa.Column("name", sa.String(128), nullable=False, unique=True),
+    # The scheduler's number, as text.
+    sa.Column("number", sa.String(64)),
+    sa.Column("phase", StateName(JobPhase), nullable=False),
+    _text("reason"),
+    _flag("is_hopeless"),
+    # [node], and {name of the host in this store: node}
+    sa.Column("nodes", Json, nullable=False, default=list),
+    sa.Column("hosts", Json, nullable=False, default=dict),
+    # Encrypted secret of the channel to its nodes.
+    sa.Column("access", sa.LargeBinary, nullable=False),
+    _time("created_at", nullable=False),
+    # Time of the last attempt to submit it.
+    _time("submitted_at"),
+    _time("started_at"),
+    _time("ends_at"),
+    # Expected start while it waits, as its scheduler estimates it.
+    _time("expected_at"),
+    _time("ended_at"),
+    # {"kind", "message", "nodes", "cpu_share"}
+    sa.Column("end", Json),
+    sa.Column("asked_back", sa.Text),
+    _time("cancelled_at"),
+    sa.Index("ix_external_jobs_allocation_id", "allocation_id"),
+    sa.Index(
+        "ix_external_jobs_live",
+        "pool",
+        sqlite_where=sa.text("phase != 'ended'"),
+        postgresql_where=sa.text("phase != 'ended'"),
+    ),
 )
 
 #: Gangs that GangSensor holds for several tasks of a DAG run.

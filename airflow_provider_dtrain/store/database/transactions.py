@@ -235,7 +235,11 @@ def lock_pool(conn: Connection, name: str) -> PoolRow:
         known = sorted(conn.scalars(sa.select(pools.c.name)))
         raise NotFoundError(
             f"There is no pool '{name}'. "
-            + (f"Pools: {', '.join(known)}." if known else "Add a host to create it: airflow dtrain hosts add")
+            + (
+                f"Pools: {', '.join(known)}."
+                if known
+                else "Add a host to create it: airflow dtrain hosts add, or name a scheduler: pools set"
+            )
         )
     return row
 

@@ -211,13 +211,16 @@ def _pools(conn: Connection, pool: str | None, counts: Mapping[str, _Counts]) ->
         of = gangs_of.setdefault(row.pool, {True: 0, False: 0})
         of[row.state == "waiting"] += row.all
     found = []
-    for row in conn.execute(sa.select(pools.c.name, pools.c.slot_type).where(only[1]).order_by(pools.c.name)):
+    for row in conn.execute(
+        sa.select(pools.c.name, pools.c.slot_type, pools.c.backend).where(only[1]).order_by(pools.c.name)
+    ):
         live = gangs_of.get(row.name, {True: 0, False: 0})
         own = counts.get(row.name, _Counts())
         found.append(
             PoolCounts(
                 name=row.name,
                 slot_type=row.slot_type,
+                backend=row.backend,
                 **asdict(own),
                 unavailable=own.slots - own.free - own.held,
                 waiting=live[True],

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.resources.hosts import ClusterHost, Slot
 from airflow_provider_dtrain.store.database.connections import aware
-from airflow_provider_dtrain.store.database.tables import allocation_slots, hosts, slots
+from airflow_provider_dtrain.store.database.tables import allocation_slots, external_jobs, hosts, slots
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
 from airflow_provider_dtrain.store.records.pages import HeldRange, HostMark
 
@@ -62,6 +62,7 @@ def host_of(mark: HostMark) -> ClusterHost:
         state_since=None if mark.state_since is None else aware(mark.state_since),
         slot_type=mark.slot_type,
         device_name=mark.device_name,
+        job=mark.job,
         slots=cells,
     )
 
@@ -144,6 +145,7 @@ _HOSTS: sa.Select[Any] = sa.select(
     # The conversion costs a microsecond per host, and most hosts have not changed.
     sa.type_coerce(hosts.c.state_since, sa.DateTime(timezone=True)),
     hosts.c.slot_type,
+    sa.select(external_jobs.c.number).where(external_jobs.c.id == hosts.c.external_job_id).scalar_subquery(),
 ).order_by(hosts.c.name)
 _IS_USUAL = sa.and_(slots.c.enabled, slots.c.state == "ready", sa.or_(slots.c.note.is_(None), slots.c.note == ""))
 _UNUSUAL = sa.select(slots.c.host).where(sa.not_(_IS_USUAL)).distinct()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, HostDetails
 from airflow_provider_dtrain.store.pages.cluster_hosts import host_of
 from airflow_provider_dtrain.store.queries.config_facts import config_facts
+from airflow_provider_dtrain.store.queries.jobs import facts_of, live_jobs
 from airflow_provider_dtrain.store.queries.names import name_of
 from airflow_provider_dtrain.store.queries.tasks import task_ref
 
@@ -28,6 +29,7 @@ def cluster_details(store: Store, rights: Rights, pool: str | None = None, host:
     """
     dags = rights.readable(store)
     state = store.cluster_page.state(pool, host, with_devices=True)
+    of_store = store.pools.list()
     details = _details(store, rights, pool, host)
     visible = visible_holders(dags, state.holders)
     holders = store.cluster_page.holders([mark.allocation_id for mark in state.holders])
@@ -37,6 +39,8 @@ def cluster_details(store: Store, rights: Rights, pool: str | None = None, host:
         pools=list(state.pools),
         hosts=[replace(shown_host(mark, visible), details=details.get(mark.name)) for mark in state.hosts],
         holders={str(one.mark.allocation_id): holder_of(store, dags, one) for one in holders},
+        schedulers=facts_of(of_store, pool),
+        jobs=live_jobs(store, of_store, pool),
     )
 
 

@@ -17,10 +17,11 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.resources.trials import Attempt, TrialDetail, TrialPage, TrialSummary
 from airflow_provider_dtrain.store.queries.checkpoints import best_of
 from airflow_provider_dtrain.store.queries.config_facts import config_facts
+from airflow_provider_dtrain.store.queries.jobs import job_of, use_of
 from airflow_provider_dtrain.store.queries.metric_names import left_out_text, shown_names
 from airflow_provider_dtrain.store.queries.rights import ID_MOST, readable_plan
 from airflow_provider_dtrain.store.queries.shards import inference_progress_of
-from airflow_provider_dtrain.store.queries.tasks import task_ref
+from airflow_provider_dtrain.store.queries.tasks import place_of, task_ref
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.queries.config_facts import ConfigFacts
@@ -101,6 +102,8 @@ def trial_detail(store: Store, rights: Rights, trial_id: int) -> TrialDetail:
     names = store.curves.names([trial_id])
     gaps = gaps_of(store, latest.attempt_id)
     is_live = latest.allocation_state != "released"
+    is_in_queue = is_live and not latest.is_external
+    jobs = store.external_jobs.of_trial(trial_id) if latest.is_external else []
     return TrialDetail(
         **vars(summary),
         seed=view.seed,
@@ -111,7 +114,7 @@ def trial_detail(store: Store, rights: Rights, trial_id: int) -> TrialDetail:
         pool=latest.pool,
         slots=latest.slots,
         priority=latest.priority,
-        queue_class=store.queue_view.facts(latest.allocation_id).queue_class if is_live else None,
+        queue_class=store.queue_view.facts(latest.allocation_id).queue_class if is_in_queue else None,
         placement=_placement(latest) if is_live else {},
         expected_at=latest.expected_at if summary.expected is not None else None,
         is_paused=latest.paused or view.state == "paused",
@@ -121,6 +124,8 @@ def trial_detail(store: Store, rights: Rights, trial_id: int) -> TrialDetail:
         gaps=gaps,
         limits=[*limits_hit(gaps), *left_out_text(names)],
         attempts_list=[_attempt(one) for one in attempts],
+        jobs=[job_of(one, latest.backend) for one in jobs[-ATTEMPTS_MOST:]],
+        job_use=use_of(jobs, store.db.now()),
         metrics=shown_names(names),
         has_epochs=store.curves.have_epochs([trial_id]),
         best_checkpoint=best_of(store, trial_id, facts.metric, smaller_is_better=facts.smaller_is_better),
@@ -181,7 +186,7 @@ def _summary(
     view = entry.view
     gang = gang if view.ended_at is None else None
     silence = Silence() if gang is None else store.queue_view.silence(gang)
-    position = None if gang is None or silence.is_loss else gang.position
+    position = None if gang is None else place_of(gang, silence)
     waits = gang is not None and gang.state == "waiting"
     result = view.result or {}
     hparams = view.hparams if view.is_drawn else None

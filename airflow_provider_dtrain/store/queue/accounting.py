@@ -17,8 +17,8 @@ from airflow_provider_dtrain.store.database.tables import experiments
 
 #: Columns that a new request inherits from the previous request of its trial, besides the counters.
 KEPT_BY_REQUESTS = (
-    "trial_id", "pool", "slots", "priority", "is_single_host", "on_unplaceable", "sequence", "submitted_at",
-    "max_runtime_s", "preemptible", "has_checkpoint", "cost_s",
+    "trial_id", "pool", "backend", "slots", "priority", "is_single_host", "on_unplaceable", "sequence",
+    "submitted_at", "max_runtime_s", "preemptible", "has_checkpoint", "cost_s",
 )  # fmt: skip
 
 #: Columns of a skipped request: it keeps its place, but no slots and no hosts.

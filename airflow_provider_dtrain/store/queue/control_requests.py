@@ -13,7 +13,14 @@ from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, Con
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.rows import AllocationRow, TrialRow
-from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, trials
+from airflow_provider_dtrain.store.database.tables import (
+    allocations,
+    attempts,
+    experiments,
+    external_jobs,
+    gangs,
+    trials,
+)
 from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, lock_pool_of, reads, writes
 from airflow_provider_dtrain.store.labels import set_labels
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
@@ -22,6 +29,15 @@ from airflow_provider_dtrain.store.records.queue import PendingControlRequests
 from airflow_provider_dtrain.store.timeline.notes import enter_wait, note, note_all
 from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
 
+_ASKED_BACK = (
+    sa.select(external_jobs.c.asked_back)
+    .where(external_jobs.c.allocation_id == allocations.c.id)
+    .order_by(external_jobs.c.id.desc())
+    .limit(1)
+    .correlate(allocations)
+    .scalar_subquery()
+    .label("asked_back")
+)
 _PENDING: sa.Select[Any] = (
     sa.select(
         trials.c.kill_requested_at,
@@ -33,6 +49,7 @@ _PENDING: sa.Select[Any] = (
         allocations.c.preempted_at,
         CLAIMANTS.c.trial_id.label("claimant_trial"),
         gangs.c.ended_because,
+        _ASKED_BACK,
     )
     .select_from(FOLLOWED)
     .where(attempts.c.id == sa.bindparam("attempt"))
@@ -59,6 +76,7 @@ class ControlRequests:
             pause_by=None if row.pause_requested_at is None else row.pause_requested_by or "an unknown user",
             stop_by=None if row.stop_requested_at is None else row.stop_requested_by or "an unknown user",
             preempted_for=claimant_of(row),
+            asked_back=row.asked_back,
             gang_ended=row.ended_because,
         )
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision
 from airflow_provider_dtrain.core.scheduling.model import Placement, PoolOptions
@@ -25,10 +26,13 @@ from airflow_provider_dtrain.store.timeline.notes import ENTER_WAIT
 
 _POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
 _POOL_NAME: sa.BindParameter[str] = sa.bindparam("pool_name", type_=sa.Text)
-POOL_STATE = sa.select(pools.c.version, pools.c.passed_version, pools.c.next_due_at, pools.c.waiting).where(
-    pools.c.name == _POOL
+POOL_STATE = sa.select(
+    pools.c.version, pools.c.passed_version, pools.c.next_due_at, pools.c.waiting, pools.c.backend
+).where(pools.c.name == _POOL)
+_IS_DUE = sa.and_(
+    pools.c.backend == OWN_BACKEND,
+    sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now")),
 )
-_IS_DUE = sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))
 _LOCKED = sa.select(
     *(pools.c[field.name] for field in fields(PoolOptions)), pools.c.waiting, _IS_DUE.label("is_due")
 ).where(pools.c.name == _POOL)

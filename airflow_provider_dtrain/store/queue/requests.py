@@ -8,6 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER, UNTAKEN_AFTER
@@ -317,6 +318,8 @@ def _measure(meter: Meter, pool: str, result: PassResult) -> None:
 
 
 def _is_due(row: PassVersionRow, now: datetime) -> bool:
+    if row.backend != OWN_BACKEND:
+        return False
     return row.version != row.passed_version or (row.next_due_at is not None and now >= row.next_due_at)
 
 
@@ -336,10 +339,15 @@ def renew_waiting(conn: Connection, row: AllocationRow, now: datetime) -> None:
         bump(conn, row.pool)
 
 
-def _tidy(conn: Connection, now: datetime, pool: str) -> None:
+def end_forgotten(conn: Connection, now: datetime, pool: str) -> None:
+    """End the held gangs and requests of a pool that no task uses or renews."""
     end_expired_gangs(conn, now, pool, FORGOTTEN_AFTER)
-    _take_back(conn, now, pool)
     _remove_forgotten(conn, now, pool)
+
+
+def _tidy(conn: Connection, now: datetime, pool: str) -> None:
+    _take_back(conn, now, pool)
+    end_forgotten(conn, now, pool)
 
 
 def _take_back(conn: Connection, now: datetime, pool: str) -> None:

@@ -39,8 +39,11 @@ class GangView:
     watch: int
     watcher: str | None
     pool: str
+    #: Who gives out its slots, see :attr:`.Pool.backend`.
+    backend: str
     priority: int
     slots: int
+    is_single_host: bool
     #: Host -> slot indices of the grant, released or not.
     placement: Mapping[str, tuple[int, ...]]
     #: Hosts that are not released.

@@ -48,6 +48,8 @@ class HostMark(NamedTuple):
     #: As the driver returns it.
     state_since: datetime | None
     slot_type: SlotType
+    #: The external scheduler's number of the job whose node it is; None: it is registered.
+    job: str | None
     device_name: str | None
     #: Number of its slots.
     slots: int

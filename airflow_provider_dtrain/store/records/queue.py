@@ -17,6 +17,8 @@ class PendingControlRequests:
     stop_by: str | None = None
     #: The trial or gang that preempts this one, in words.
     preempted_for: str | None = None
+    #: Why an external scheduler wants the slots back, in words.
+    asked_back: str | None = None
     #: Reason why the held gang that it uses has ended, in words.
     gang_ended: str | None = None
 

@@ -9,8 +9,10 @@ from typing import Any, Final, Literal
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND
 from airflow_provider_dtrain.core.launch.containers import ContainerRules
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
+from airflow_provider_dtrain.core.scheduler_facts import SchedulerFacts
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions, SlotType
 from airflow_provider_dtrain.resources.hosts import SlotState
 from airflow_provider_dtrain.store.records.search_fields import InSearch, Judged
@@ -18,7 +20,8 @@ from airflow_provider_dtrain.store.records.search_fields import InSearch, Judged
 EndState = Literal["completed", "errored", "killed", "stopped"]
 OnUnplaceable = Literal["fail", "wait"]
 #: Reason why a slot is free again; ``untaken``: no process was ever started under the grant.
-Proof = Literal["clear", "reboot", "removed", "untaken"]
+#: ``job``: the external job that held the slot has ended.
+Proof = Literal["clear", "reboot", "removed", "untaken", "job"]
 #: Watcher of an attempt or a gang that a worker has handed to the triggerer.
 HANDED_OVER: Final = "handed over"
 #: Most other stores of a host that are shown, and most characters of each. A host chooses both.
@@ -59,11 +62,21 @@ class Pool:
     name: str
     slot_type: SlotType
     options: PoolOptions = field(default_factory=PoolOptions)
+    #: Who gives out its slots: :data:`OWN_BACKEND`, or an external scheduler with the options ``scheduler``.
+    backend: str = OWN_BACKEND
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+    #: Of the external scheduler as last requested; None: never yet, or the options have changed since.
+    facts: SchedulerFacts | None = None
     #: Defaults for configurations of trials in this pool.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     containers: ContainerRules = ContainerRules()
     #: Raised by every change that may affect a scheduling decision.
     version: int = 0
+
+    @property
+    def is_external(self) -> bool:
+        """True when an external scheduler gives out its slots."""
+        return self.backend != OWN_BACKEND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +111,9 @@ class HostRecord:
     #: Folder for the locks of all accounts of the machine; None: ``[dtrain] lock_dir``, else the supervisor's default.
     lock_dir: str | None = None
     host_key: str | None = None
+    #: The job of an external scheduler that it is a node of, and the node's number there, from 0.
+    external_job_id: int | None = None
+    node: int | None = None
     #: Environment of its ranks, before that of the configuration.
     variables: Mapping[str, str] | None = None
     state: HostState = HostState.READY
@@ -108,6 +124,11 @@ class HostRecord:
     machine_id: str | None = None
     boot_id: str | None = None
     pid_ns: str | None = None
+
+    @property
+    def is_node(self) -> bool:
+        """True for a node of a job, which is registered and removed with the job."""
+        return self.external_job_id is not None
 
     def other_stores(self, own: str) -> list[str]:
         """Return the ids of the other stores that have used the host, according to its last probe.
@@ -239,6 +260,8 @@ class AttemptView(InSearch):
     allocation_id: int
     allocation_state: AllocationState
     pool: str
+    #: Who gives out its slots, see :attr:`Pool.backend`.
+    backend: str
     priority: int
     slots: int
     #: Host -> slot indices of the current grant, released or not; no indices for a gang of 0 slots.
@@ -275,10 +298,17 @@ class AttemptView(InSearch):
     preempted_for: str | None = None
     #: Seconds after which the run is ended; None = no limit.
     max_runtime_s: float | None = None
+    #: Measured seconds of a checkpoint and a restart; None: not measured.
+    cost_s: float | None = None
     #: True: its gang is held for several tasks and outlives it.
     is_held_gang: bool = False
     #: Time of the last sign of life of its follower; None once it has ended.
     seen_at: datetime | None = None
+
+    @property
+    def is_external(self) -> bool:
+        """True when an external scheduler gives out its slots."""
+        return self.backend != OWN_BACKEND
 
     @property
     def is_handed_over(self) -> bool:
@@ -377,6 +407,8 @@ class TaskView:
     position: int | None
     #: Time of the submission while it waits, of the grant afterwards.
     since: datetime
+    #: Who gives out its slots, see :attr:`Pool.backend`.
+    backend: str = OWN_BACKEND
     #: Expected start, in words.
     expected: str = ""
     #: True: a user has paused it.
@@ -385,6 +417,11 @@ class TaskView:
     seen_at: datetime | None = None
     #: True: a worker has handed it over, and no triggerer has taken it yet.
     is_handed_over: bool = False
+
+    @property
+    def is_external(self) -> bool:
+        """True when an external scheduler gives out its slots."""
+        return self.backend != OWN_BACKEND
 
 
 @dataclass(frozen=True, kw_only=True)

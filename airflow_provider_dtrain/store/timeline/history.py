@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind, within
 from airflow_provider_dtrain.store.database import statements
@@ -20,6 +20,7 @@ from airflow_provider_dtrain.store.database.tables import (
     checkpoints,
     configs,
     experiments,
+    external_jobs,
     gangs,
     ranks,
     rung_entries,
@@ -30,6 +31,9 @@ from airflow_provider_dtrain.store.database.tables import (
 
 #: Checkpoints of a trial that are read one by one: the first and the latest ones.
 FIRST_CHECKPOINTS, LATEST_CHECKPOINTS = 20, 80
+
+#: Latest jobs of a trial that are read.
+LATEST_JOBS = 200
 
 _TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
 _CLAIMANTS = allocations.alias("claimants")
@@ -73,6 +77,13 @@ _REQUESTS = (
     .outerjoin(_CLAIMANTS, _CLAIMANTS.c.id == allocations.c.preempted_for)
     .where(allocations.c.trial_id == _TRIAL)
     .order_by(allocations.c.id)
+)
+_JOBS = (
+    sa.select(external_jobs, allocations.c.backend)
+    .join(allocations, allocations.c.id == external_jobs.c.allocation_id)
+    .where(allocations.c.trial_id == _TRIAL)
+    .order_by(external_jobs.c.id.desc())
+    .limit(LATEST_JOBS)
 )
 _SLOTS = (
     sa.select(
@@ -208,6 +219,8 @@ class History:
     latest_saved: Sequence[SavedRow]
     saved_count: int
     failed_ranks: Sequence[FailedRankRow]
+    #: Rows of ``external_jobs``, each with ``backend``, the name of its scheduler.
+    jobs: Sequence[Row[Any]]
 
     def number_of(self, attempt_id: int | None) -> int | None:
         """Return the number of an attempt, None for one of another trial."""
@@ -235,8 +248,19 @@ def read_history(conn: Connection, trial_id: int, now: datetime) -> History | No
     trial = statements.first(conn, _OF_TRIAL, of)
     if trial is None:
         return None
-    queries = (_ATTEMPTS, _REQUESTS, _SLOTS, _NOTES, _RUNGS, _FIRST_SAVED, _LATEST_SAVED, _SAVED_COUNT, _FAILED_RANKS)
-    own, requests, slots, notes, rungs, first, latest, [saved], failed = statements.read(conn, queries, of)
+    queries = (
+        _ATTEMPTS,
+        _REQUESTS,
+        _SLOTS,
+        _NOTES,
+        _RUNGS,
+        _FIRST_SAVED,
+        _LATEST_SAVED,
+        _SAVED_COUNT,
+        _FAILED_RANKS,
+        _JOBS,
+    )
+    own, requests, slots, notes, rungs, first, latest, [saved], failed, jobs = statements.read(conn, queries, of)
     known = {row.id for row in first}
     return History(
         now=now,
@@ -250,4 +274,5 @@ def read_history(conn: Connection, trial_id: int, now: datetime) -> History | No
         latest_saved=[row for row in reversed(latest) if row.id not in known],
         saved_count=saved.all,
         failed_ranks=failed,
+        jobs=jobs[::-1],
     )

@@ -9,6 +9,7 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.timeline.attempt_entries import attempt_entries
 from airflow_provider_dtrain.store.timeline.history import read_history
+from airflow_provider_dtrain.store.timeline.job_entries import job_entries
 from airflow_provider_dtrain.store.timeline.queue_entries import queue_entries
 from airflow_provider_dtrain.store.timeline.report_entries import report_entries
 from airflow_provider_dtrain.store.timeline.trial_entries import trial_entries
@@ -32,6 +33,6 @@ class Timeline:
         history = read_history(conn, trial_id, self.db.now())
         if history is None:
             raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
-        parts = (trial_entries, queue_entries, attempt_entries, report_entries)
+        parts = (trial_entries, queue_entries, job_entries, attempt_entries, report_entries)
         entries = [entry for part in parts for entry in part(history)]
         return limited([shortened(entry) for entry in in_order(entries)])
