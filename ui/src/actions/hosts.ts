@@ -8,7 +8,9 @@ const REASON = { label: "Reason", help: "All users see it beside the host.", kin
 const post = (path: string, body?: unknown) => send<{ message: string }>("POST", path, body);
 
 /** Return the actions that the state of a host allows. */
-export const hostActions = ({ name, state = "ready" }: Host): Action[] => {
+export const hostActions = ({ name, state = "ready", job = null }: Host): Action[] => {
+  // A scheduler decides about the nodes of its jobs.
+  if (job !== null) return [];
   const path = `hosts/${encodeURIComponent(name)}`;
   const actions: Action[] = [];
   if (state !== "disabled" && state !== "draining" && state !== "drained") {

@@ -1420,6 +1420,12 @@ export interface components {
             };
             /** Hosts */
             hosts: components["schemas"]["ClusterHost"][];
+            /** Schedulers */
+            schedulers: {
+                [key: string]: components["schemas"]["SchedulerFacts"];
+            };
+            /** Jobs */
+            jobs: components["schemas"]["SchedulerJob"][];
         };
         /**
          * ClusterHost
@@ -1449,6 +1455,8 @@ export interface components {
             device_name?: string | null;
             /** Slots */
             slots: components["schemas"]["Slot"][];
+            /** Job */
+            job?: string | null;
             details?: components["schemas"]["HostDetails"] | null;
         };
         /**
@@ -1752,6 +1760,12 @@ export interface components {
             /** Rows */
             rows: components["schemas"]["DownloadableCheckpoint"][];
         };
+        /**
+         * EndKind
+         * @description Why a job ended. It decides what follows for its trial.
+         * @enum {string}
+         */
+        EndKind: "completed" | "timeout" | "preempted" | "node_failed" | "out_of_memory" | "cancelled" | "failed" | "lost";
         /**
          * ErrorAnswer
          * @description Body of every answer with a status of 400 or more.
@@ -2077,11 +2091,8 @@ export interface components {
             task: components["schemas"]["TaskRef"];
             /** Pool */
             pool: string;
-            /**
-             * Queue Class
-             * @enum {string}
-             */
-            queue_class: "protected" | "fresh" | "overdue" | "young" | "old";
+            /** Queue Class */
+            queue_class: ("protected" | "fresh" | "overdue" | "young" | "old") | null;
             /** Position */
             position: number | null;
             /** Priority */
@@ -2110,6 +2121,7 @@ export interface components {
             is_paused: boolean;
             /** Unfollowed Since */
             unfollowed_since: string | null;
+            job: components["schemas"]["SchedulerJob"] | null;
             /** May Edit */
             may_edit: boolean;
         };
@@ -2362,6 +2374,26 @@ export interface components {
             eta_s: number | null;
         };
         /**
+         * JobPhase
+         * @description State of an external job.
+         * @enum {string}
+         */
+        JobPhase: "submitting" | "waiting" | "running" | "ending" | "ended";
+        /**
+         * JobUse
+         * @description Use of a scheduler by a trial: sums over its jobs.
+         */
+        JobUse: {
+            /** Jobs */
+            jobs: number;
+            /** Node Hours */
+            node_hours: number;
+            /** Waited S */
+            waited_s: number;
+            /** Cpu Share */
+            cpu_share: number | null;
+        };
+        /**
          * LockFile
          * @description A lock file from which hosts built the environment of the ranks.
          */
@@ -2560,6 +2592,16 @@ export interface components {
             default_name: string;
         };
         /**
+         * NodeSize
+         * @description Nodes of a partition that have the same number of slots.
+         */
+        NodeSize: {
+            /** Slots */
+            slots: number;
+            /** Nodes */
+            nodes: number;
+        };
+        /**
          * Operation
          * @description Work on hosts, with its state.
          */
@@ -2646,6 +2688,28 @@ export interface components {
             list_only: boolean;
         };
         /**
+         * PartitionFacts
+         * @description Partition of a scheduler.
+         */
+        PartitionFacts: {
+            /** Name */
+            name: string;
+            /** Is Used */
+            is_used: boolean;
+            /** State */
+            state: string;
+            /** Nodes */
+            nodes: number;
+            /** Usable Nodes */
+            usable_nodes: number;
+            /** Sizes */
+            sizes: components["schemas"]["NodeSize"][];
+            /** Default Time S */
+            default_time_s: number | null;
+            /** Max Time S */
+            max_time_s: number | null;
+        };
+        /**
          * PlacedProblem
          * @description A problem with its place in the text.
          */
@@ -2676,6 +2740,8 @@ export interface components {
              * @enum {string}
              */
             slot_type: "cuda" | "cpu";
+            /** Backend */
+            backend: string;
             /** Hosts */
             hosts: number;
             /** Lost Hosts */
@@ -2902,6 +2968,63 @@ export interface components {
             units: string;
             /** Brackets */
             brackets: components["schemas"]["Bracket"][];
+        };
+        /**
+         * SchedulerFacts
+         * @description A scheduler as one pool uses it.
+         */
+        SchedulerFacts: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Program */
+            program: string;
+            /** Cluster */
+            cluster: string;
+            /** Partitions */
+            partitions: components["schemas"]["PartitionFacts"][];
+            /** Time Limit S */
+            time_limit_s: number | null;
+            /** Max Jobs */
+            max_jobs: number | null;
+            /** Problem */
+            problem: string;
+        };
+        /**
+         * SchedulerJob
+         * @description A job that holds the slots of a gang, or waits for them.
+         */
+        SchedulerJob: {
+            /** Number */
+            number: string | null;
+            /** Scheduler */
+            scheduler: string;
+            /** Pool */
+            pool: string;
+            /** Allocation Id */
+            allocation_id: number;
+            phase: components["schemas"]["JobPhase"];
+            /** Reason */
+            reason: string;
+            /** Nodes */
+            nodes: string[];
+            /** Submitted At */
+            submitted_at: string | null;
+            /** Expected At */
+            expected_at: string | null;
+            /** Started At */
+            started_at: string | null;
+            /** Ends At */
+            ends_at: string | null;
+            /** Waited S */
+            waited_s: number | null;
+            end_kind: components["schemas"]["EndKind"] | null;
+            /** End */
+            end: string | null;
+            /** Asked Back */
+            asked_back: string | null;
         };
         /**
          * Search
@@ -3265,7 +3388,7 @@ export interface components {
          * @description Kind of an entry in the timeline of a trial. Entries of one time are in this order.
          * @enum {string}
          */
-        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "granted" | "returned" | "environment" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "preempted" | "ended" | "omitted";
+        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "job_submitted" | "job_started" | "granted" | "returned" | "environment" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "job_ended" | "preempted" | "ended" | "omitted";
         /**
          * TimingPart
          * @description Part of the steps of an attempt, mean over the ranks. The parts add up to the whole step.
@@ -3465,6 +3588,9 @@ export interface components {
             limits: string[];
             /** Attempts List */
             attempts_list: components["schemas"]["Attempt"][];
+            /** Jobs */
+            jobs: components["schemas"]["SchedulerJob"][];
+            job_use: components["schemas"]["JobUse"] | null;
             /** Metrics */
             metrics: components["schemas"]["MetricName"][];
             /** Has Epochs */

@@ -21,6 +21,9 @@ export type Holder = Schemas["Holder"];
 export type Slot = Compact<Schemas["Slot"], never>;
 export type Host = Compact<Omit<Schemas["ClusterHost"], "slots">, "name" | "pool"> & { slots: Slot[] };
 export type Cluster = Omit<Schemas["Cluster"], "hosts"> & { hosts: Host[] };
+export type SchedulerFacts = Schemas["SchedulerFacts"];
+export type Partition = Schemas["PartitionFacts"];
+export type SchedulerJob = Schemas["SchedulerJob"];
 export type Utilization = Schemas["Utilization"];
 
 export type Gang = Schemas["GangSummary"];

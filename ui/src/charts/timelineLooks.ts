@@ -16,6 +16,8 @@ const LOOKS = new Map<string, Look>([
   ["paused", { color: "waiting", shape: "square" }],
   ["activated", { color: "waiting", shape: "diamond" }],
   ["priority_set", { color: "neutral", shape: "diamond" }],
+  ["job_submitted", { color: "waiting", shape: "square" }],
+  ["job_started", { color: "holding", shape: "diamond" }],
   ["granted", { color: "holding", shape: "circle" }],
   ["returned", { color: "waiting", shape: "triangle" }],
   ["environment", { color: "holding", shape: "square" }],
@@ -29,6 +31,7 @@ const LOOKS = new Map<string, Look>([
   ["kill_requested", { color: "bad", shape: "square" }],
   ["rank_failed", { color: "bad", shape: "triangle" }],
   ["host_excluded", { color: "bad", shape: "triangle" }],
+  ["job_ended", { color: "neutral", shape: "triangle" }],
   ["preempted", { color: "bad", shape: "diamond" }],
   ["ended", { color: "neutral", shape: "square" }],
 ]);

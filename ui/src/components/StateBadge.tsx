@@ -22,6 +22,8 @@ const LOOKS: Record<string, Look> = {
   disabled: { palette: "removed", icon: "ban" },
   drained: { palette: "skipped", icon: "pause" },
   draining: { palette: "up_for_reschedule", icon: "clock" },
+  ended: { palette: "removed", icon: "check" },
+  ending: { palette: "up_for_reschedule", icon: "stop" },
   errored: { palette: "failed", icon: "close" },
   expired: { palette: "up_for_retry", icon: "clock" },
   failed: { palette: "failed", icon: "close" },
@@ -41,6 +43,7 @@ const LOOKS: Record<string, Look> = {
   stopped: { palette: "skipped", icon: "flag" },
   stopping: { palette: "up_for_reschedule", icon: "stop" },
   stuck: { palette: "failed", icon: "warning" },
+  submitting: { palette: "scheduled", icon: "flag" },
   unreachable: { palette: "failed", icon: "warning" },
   waiting: { palette: "queued", icon: "clock", text: "queued" },
 };

@@ -14,8 +14,9 @@ import { useData } from "../../hooks/useData";
 import { useMe } from "../../hooks/useMe";
 import { useUrlState } from "../../hooks/useUrlState";
 import { HostList } from "./HostList";
+import { JobList } from "./JobList";
 import { Legend } from "./Legend";
-import { PoolCards } from "./PoolCards";
+import { OWN, PoolCards } from "./PoolCards";
 
 const STATES = ["ready", "draining", "drained", "disabled", "unreachable", "lost"];
 
@@ -40,14 +41,17 @@ export const ClusterPage = () => {
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Cluster" />;
   const shape = view.view === "rows" || view.view === "tiles" ? view.view : data.hosts.length > MANY ? "tiles" : "rows";
-  if (data.hosts.length === 0) {
+  const isOfJobs = data.pools.some(({ backend }) => backend !== OWN);
+  const jobs = data.jobs.filter(({ pool }) => view.pool.length === 0 || view.pool.includes(pool));
+  if (data.hosts.length === 0 && !isOfJobs) {
     return <EmptyState command="airflow dtrain hosts add CONNECTION --pool default" text="Register the first one on a machine with Airflow. CONNECTION is an SSH connection of Airflow:" title="There is no host yet." />;
   }
   return (
     <>
       {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Cluster" />}
       <Stale stale={stale}>
-        <PoolCards chosen={view.pool} onChoose={(pool) => setView({ pool }, "add")} pools={data.pools} />
+        <PoolCards chosen={view.pool} jobs={data.jobs} onChoose={(pool) => setView({ pool }, "add")} pools={data.pools} schedulers={data.schedulers} />
+        <JobList jobs={jobs} />
         <Flex align="center" gap={2} mb={2} wrap="wrap">
           <Heading size="md">{hosts.length === data.hosts.length ? plural(hosts.length, "host") : `${hosts.length} of ${plural(data.hosts.length, "host")}`}</Heading>
           <SearchBar onChange={(q) => setView({ q })} placeholder="Search hosts and reasons" value={view.q} />
@@ -64,7 +68,9 @@ export const ClusterPage = () => {
         <Box mb={2}>
           <Legend />
         </Box>
-        {hosts.length === 0 ? (
+        {data.hosts.length === 0 ? (
+          <EmptyState text="The nodes of running jobs appear here." title="No job runs now." />
+        ) : hosts.length === 0 ? (
           <EmptyState title="No host matches the filters.">
             <Button onClick={() => setView({ q: "", pool: [], state: [] }, "add")} size="sm" variant="outline">
               Clear the filters

@@ -76,7 +76,7 @@ export const HostRow = memo(({ host, holders, focusable, isOdd, place, utilizati
         {host.name}
       </div>
       <div className="dtrain-muted dtrain-small dtrain-cut" title={host.device_name ?? undefined}>
-        {[host.pool, host.device_name].filter(Boolean).join(" · ")}
+        {[host.pool, host.job ? `job ${host.job}` : null, host.device_name].filter(Boolean).join(" · ")}
       </div>
     </div>
     <HostState host={host} />

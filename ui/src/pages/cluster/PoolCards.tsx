@@ -1,9 +1,10 @@
 import { Box, Flex, HStack, SimpleGrid, Text } from "@chakra-ui/react";
 
-import { type PoolCounts } from "../../api/types";
+import { type PoolCounts, type SchedulerFacts, type SchedulerJob } from "../../api/types";
 import { paths } from "../../app/paths";
 import { PageLink } from "../../components/Links";
 import { count, plural } from "../../format/numbers";
+import { partitionText } from "./jobs";
 
 const Bar = ({ pool }: { pool: PoolCounts }) => {
   const parts = [
@@ -19,16 +20,48 @@ const Bar = ({ pool }: { pool: PoolCounts }) => {
   );
 };
 
+/** Backend of a pool whose slots the queue gives out. */
+export const OWN = "hosts";
+
+/** Use of the slots of registered hosts. */
+const OwnUse = ({ pool }: { pool: PoolCounts }) => (
+  <>
+    <Text>
+      <Text as="span" color="fg" fontWeight="bold">
+        {count(pool.held)}
+      </Text>{" "}
+      of {plural(pool.slots, slotName(pool))} in use
+    </Text>
+    <Text>{count(pool.free)} free</Text>
+    {pool.unavailable > 0 ? <Text>{count(pool.unavailable)} unavailable</Text> : null}
+  </>
+);
+
+/** Slots of the jobs that run: how many others the scheduler has is not known. */
+const JobUse = ({ pool, jobs }: { pool: PoolCounts; jobs: readonly SchedulerJob[] }) => (
+  <Text>
+    <Text as="span" color="fg" fontWeight="bold">
+      {count(pool.held)}
+    </Text>{" "}
+    {pool.held === 1 ? slotName(pool) : `${slotName(pool)}s`} in use on {plural(new Set(jobs.filter((job) => job.pool === pool.name).flatMap(({ nodes }) => nodes)).size, "node")}
+  </Text>
+);
+
+const slotName = ({ slot_type }: PoolCounts): string => (slot_type === "cpu" ? "CPU slot" : "GPU");
+
 interface Props {
+  jobs: readonly SchedulerJob[];
+  schedulers: Readonly<Record<string, SchedulerFacts>>;
   pools: readonly PoolCounts[];
   chosen: readonly string[];
   onChoose: (pools: string[]) => void;
 }
 
 /** One card per pool with the use of its slots. A card limits the page to its pool. */
-export const PoolCards = ({ pools, chosen, onChoose }: Props) => (
+export const PoolCards = ({ pools, chosen, jobs, onChoose, schedulers }: Props) => (
   <SimpleGrid gap={2} mb={3} minChildWidth="260px">
     {pools.map((pool) => {
+      const facts = schedulers[pool.name];
       const isChosen = chosen.includes(pool.name);
       return (
         <Box borderColor={isChosen ? "brand.solid" : "border"} borderRadius={5} borderWidth={1} key={pool.name} maxW="480px" overflow="hidden" p={3}>
@@ -46,21 +79,19 @@ export const PoolCards = ({ pools, chosen, onChoose }: Props) => (
               </button>
             </Text>
             <Text color="fg.muted" flexShrink={0} fontSize="sm">
-              {plural(pool.hosts, "host")}
+              {pool.backend === OWN ? plural(pool.hosts, "host") : pool.backend}
             </Text>
           </Flex>
-          <Bar pool={pool} />
+          {pool.backend === OWN ? <Bar pool={pool} /> : null}
           <HStack color="fg.muted" fontSize="sm" gap={3} mt={1.5} wrap="wrap">
-            <Text>
-              <Text as="span" color="fg" fontWeight="bold">
-                {count(pool.held)}
-              </Text>{" "}
-              of {plural(pool.slots, pool.slot_type === "cpu" ? "CPU slot" : "GPU")} in use
-            </Text>
-            <Text>{count(pool.free)} free</Text>
-            {pool.unavailable > 0 ? <Text>{count(pool.unavailable)} unavailable</Text> : null}
+            {pool.backend === OWN ? <OwnUse pool={pool} /> : <JobUse jobs={jobs} pool={pool} />}
             {pool.waiting > 0 ? <PageLink to={`${paths.queue}?pool=${encodeURIComponent(pool.name)}`}>{plural(pool.waiting, "gang waits", "gangs wait")}</PageLink> : null}
           </HStack>
+          {facts === undefined ? null : (
+            <Text color="fg.muted" fontSize="xs" mt={1}>
+              {partitionText(facts)}
+            </Text>
+          )}
         </Box>
       );
     })}

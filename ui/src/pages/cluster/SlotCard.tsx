@@ -98,7 +98,7 @@ export const SlotCard = ({ place, anchor, mayChange, onClose, onDone }: CardProp
             <Facts place={place} />
             {mayChange ? (
               <HStack mt={3}>
-                {slotActions(place.host.name, place.index, place.slot).map((action) => (
+                {(place.host.job ? [] : slotActions(place.host.name, place.index, place.slot)).map((action) => (
                   <Button
                     key={action.id}
                     onClick={() => {

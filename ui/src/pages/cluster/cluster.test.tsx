@@ -16,13 +16,53 @@ const holder: Holder = {
 
 const host = (name: string, values: Partial<Host> = {}): Host => ({ name, pool: "gpus", slots: [{ allocation_id: 4 }, {}, { is_enabled: false }], ...values });
 
-const pool = { name: "gpus", slot_type: "cuda", hosts: 1, slots: 3, free: 1, held: 1, unavailable: 1, waiting: 2 };
+const pool = { name: "gpus", slot_type: "cuda", backend: "hosts", hosts: 1, slots: 3, free: 1, held: 1, unavailable: 1, waiting: 2 };
 
-const cluster = (hosts: Host[], holders: Record<string, Holder> = { "4": holder }) => ({ body: { at: "2026-01-31T12:00:00Z", pools: [pool], holders, hosts } });
+const cluster = (hosts: Host[], holders: Record<string, Holder> = { "4": holder }) => ({ body: { at: "2026-01-31T12:00:00Z", pools: [pool], holders, hosts, schedulers: {}, jobs: [] } });
 
 const me = (mayChange: boolean) => ({ body: { user: "ann", may_change_hosts: mayChange, starting: { dag_id: "d", exists: true, may_trigger: true, hint: "" }, version: __VERSION__ } });
 
 const square = (name: RegExp) => screen.findByRole("button", { name });
+
+const facts = {
+  at: "2026-01-31T12:00:00Z", program: "Slurm 23.11.4", cluster: "big", time_limit_s: 86400, max_jobs: null, problem: "",
+  partitions: [
+    { name: "gpu", is_used: true, state: "UP", nodes: 4, usable_nodes: 3, sizes: [{ slots: 8, nodes: 4 }], default_time_s: null, max_time_s: 86400 },
+    { name: "cpu", is_used: false, state: "UP", nodes: 9, usable_nodes: 9, sizes: [], default_time_s: null, max_time_s: null },
+  ],
+};
+
+const job = {
+  number: "4711", scheduler: "slurm", pool: "hpc", allocation_id: 4, phase: "waiting", reason: "The nodes are in use. (Resources)", nodes: [],
+  submitted_at: "2026-01-31T12:00:00Z", expected_at: "2026-01-31T13:30:00Z", started_at: null, ends_at: null, waited_s: null, end_kind: null, end: null, asked_back: null,
+};
+
+const ofJobs = (hosts: Host[], jobs: object[]) => ({
+  body: { ...cluster(hosts).body, pools: [{ ...pool, name: "hpc", backend: "slurm", hosts: 1, slots: 3, held: 3, free: 0, unavailable: 0 }], schedulers: { hpc: facts }, jobs },
+});
+
+describe("the page of a cluster with a scheduler", () => {
+  it("shows the partition of a pool and its waiting jobs while no node is in use", async () => {
+    serve({ cluster: ofJobs([], [job]), me: me(true) });
+    show(<App />, "/plugin/dtrain/cluster");
+    expect(await screen.findByText("Slurm 23.11.4, partition gpu (UP): 3 of 4 nodes usable, 4 nodes with 8 slots. A job lasts at most 1 d.")).toBeTruthy();
+    const list = screen.getByRole("region", { name: "Jobs of schedulers" });
+    expect(within(list).getByText("4711")).toBeTruthy();
+    expect(within(list).getByText("The nodes are in use. (Resources)")).toBeTruthy();
+    expect(within(list).getByText(/about/).textContent).toContain("13:30");
+    expect(screen.getByText("No job runs now.")).toBeTruthy();
+  });
+
+  it("names the job of a node, which has no actions", async () => {
+    const running = { ...job, phase: "running", reason: "", nodes: ["n1"], started_at: "2026-01-31T12:10:00Z", ends_at: "2026-02-01T12:10:00Z" };
+    serve({ cluster: ofJobs([host("n1.4", { pool: "hpc", job: "4711" })], [running]), me: me(true) });
+    show(<App />, "/plugin/dtrain/cluster");
+    expect(await screen.findByText("hpc · job 4711")).toBeTruthy();
+    expect(screen.queryByRole("button", { name: "Actions of host n1.4" })).toBeNull();
+    expect(screen.getByText(/in use on 1 node$/)).toBeTruthy();
+    expect(screen.getByText(/at the latest/)).toBeTruthy();
+  });
+});
 
 describe("the page of the cluster", () => {
   it("shows a square per slot, whose tooltip names the holder", async () => {

@@ -15,6 +15,7 @@ import { useMe } from "../../hooks/useMe";
 import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
 import { CREATE_FIRST } from "../../lib/commands";
+import { OWN } from "../cluster/PoolCards";
 import { queueColumns } from "./columns";
 
 const STATES = ["waiting", "granted", "starting", "running", "stopping", "expired"];
@@ -49,12 +50,13 @@ export const QueuePage = () => {
       <Flex align="baseline" gap={4} mb={2} wrap="wrap">
         <Heading size="md">{rows.answer === undefined ? "Queue" : plural(rows.total, "gang")}</Heading>
         <HStack color="fg.muted" fontSize="sm" gap={4} wrap="wrap">
-          {pools.map(({ name, slots, free, waiting, running }) => (
+          {pools.map(({ name, backend, slots, free, held, waiting, running }) => (
             <Text key={name} maxW="400px" title={name} truncate>
               <Box as="span" color="fg" fontWeight="bold">
                 {name}
               </Box>
-              : {count(waiting)} queued, {count(running)} running, {count(free)} of {plural(slots, "slot")} free
+              : {count(waiting)} queued, {count(running)} running,{" "}
+              {backend === OWN ? `${count(free)} of ${plural(slots, "slot")} free` : `${plural(held, "slot")} in use`}
             </Text>
           ))}
         </HStack>

@@ -11,7 +11,7 @@ import { Since, Time } from "../../components/Time";
 import { count, NONE } from "../../format/numbers";
 
 /** Meaning of the classes, in which the queue orders requests of one priority. A test compares them with docs/scheduling.md. */
-export const CLASSES: Record<Gang["queue_class"], string> = {
+export const CLASSES: Record<NonNullable<Gang["queue_class"]>, string> = {
   protected: "It has waited max_wait (34 h) in all, a gang that needs several hosts 3/4 of it, and is among the oldest of those that together take at most protected_share (0.65) of the pool's slots.",
   fresh: "Its gangs have used less than fresh (4 slot-hours).",
   overdue: "It has waited 85 % of the time until protection, or all of it, but older ones take the protected share.",
@@ -43,11 +43,14 @@ const nameOf = ({ trial_id, task }: Gang): string => (trial_id === null ? `the h
 export const rowActions = (row: Gang, mayChangePriority: boolean): Action[] => {
   if (row.kind === "held_gang") return gangActions(row.allocation_id, nameOf(row), row.may_edit);
   if (row.trial_id === null) return [];
-  return trialActions({ ...row, trial_id: row.trial_id, name: nameOf(row), paused: row.is_paused, may_change_priority: mayChangePriority });
+  return trialActions({ ...row, trial_id: row.trial_id, name: nameOf(row), paused: row.is_paused, may_change_priority: mayChangePriority && row.queue_class !== null });
 };
 
 /** Return a reason as a sentence: some are written as the second half of one. */
 export const sentence = (reason: string): string => reason.charAt(0).toUpperCase() + reason.slice(1);
+
+/** Return the number that an external scheduler gave to the job of a gang, empty without one. */
+export const jobText = (job: Gang["job"]): string => (job === null || job.number === null ? "" : `Job ${job.number}`);
 
 /** Words of reasons and expected starts that have a meaning of their own in the queue. */
 const TERMS: readonly (readonly [pattern: RegExp, meaning: string])[] = [
@@ -117,20 +120,21 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     header: "Hosts (slots), reason",
     width: 260,
     full: true,
-    cell: ({ reason, placement }) => <TwoLines text={[placementWords(placement), reason === null ? "" : sentence(reason)].filter((part) => part !== "").join(". ")} />,
+    cell: ({ job, reason, placement }) => <TwoLines text={[jobText(job), placementWords(placement), reason === null ? "" : sentence(reason)].filter((part) => part !== "").join(". ")} />,
   },
   {
     id: "expected",
     header: "Expected start",
     width: 150,
     full: true,
-    cell: ({ expected, expected_at }) => (expected_at === null ? expected === null ? null : <TwoLines text={expected} /> : <span title={expected ?? undefined}>by <Time at={expected_at} /></span>),
+    cell: ({ expected, expected_at, job }) => (expected_at === null ? expected === null ? null : <TwoLines text={expected} /> : <span className="dtrain-two-lines" title={expected ?? undefined}>{job === null ? "by" : "about"} <Time at={expected_at} /></span>),
   },
   { id: "since", header: "Since", sort: "since", width: 114, cell: ({ since }) => <Since at={since} /> },
   { id: "slots", header: "Slots", sort: "slots", width: 66, align: "end", cell: ({ slots }) => count(slots) },
   { id: "priority", header: "Priority", sort: "priority", width: 80, align: "end", cell: ({ priority }) => String(priority) },
-  { id: "queue_class", header: "Class", width: 66, cell: ({ queue_class }) => <span title={`${CLASSES[queue_class]} Values in brackets are the defaults of a pool.`}>{queue_class}</span> },
+  { id: "queue_class", header: "Class", width: 66, cell: ({ queue_class }) => queue_class === null ? NONE : <span title={`${CLASSES[queue_class]} Values in brackets are the defaults of a pool.`}>{queue_class}</span> },
   { id: "placement", header: "Hosts (slots)", width: 170, optional: true, cell: ({ placement }) => placementWords(placement) || NONE },
+  { id: "job", header: "Job", width: 80, optional: true, cell: ({ job }) => job?.number ?? NONE },
   { id: "pool", header: "Pool", sort: "pool", width: 70, cell: ({ pool }) => pool },
   { id: "task", header: "Task, DAG", width: 190, optional: true, cell: ({ task }) => <TaskLinks task={task} /> },
   { id: "attempt", header: "Attempt", width: 80, align: "end", optional: true, cell: ({ attempt }) => count(attempt) },

@@ -12,10 +12,10 @@ const row = (values: Partial<Gang> = {}): Gang => ({
   allocation_id: 1, kind: "trial", trial_id: 7, trial_name: "5 | lr=0.1", attempt: 1, experiment_id: 2, experiment: "resnet",
   task: { dag_id: "train", run_id: "r", task_id: "trial", map_index: 5 }, pool: "gpus", queue_class: "fresh", position: 1, priority: 50, slots: 8,
   placement: {}, state: "waiting", state_text: "waiting (1.)", reason: "needs 8 free slots on one host", since: "2026-01-31T12:00:00Z", expected: null, expected_at: null,
-  is_paused: false, unfollowed_since: null, may_edit: true, ...values,
+  is_paused: false, unfollowed_since: null, job: null, may_edit: true, ...values,
 });
 
-const page = (rows: Gang[]) => ({ body: { rows, total: rows.length, pools: [{ name: "gpus", slot_type: "cuda", hosts: 2, lost_hosts: 0, slots: 16, free: 2, held: 14, unavailable: 0, waiting: 1, running: 1 }] } });
+const page = (rows: Gang[]) => ({ body: { rows, total: rows.length, pools: [{ name: "gpus", slot_type: "cuda", backend: "hosts", hosts: 2, lost_hosts: 0, slots: 16, free: 2, held: 14, unavailable: 0, waiting: 1, running: 1 }] } });
 
 const me = { body: { user: "ann", may_change_hosts: true, starting: { dag_id: "d", exists: true, may_trigger: true, hint: "" }, version: __VERSION__ } };
 
@@ -36,6 +36,16 @@ describe("the page of the queue", () => {
     serve({ queue: page([row({ state: "running", position: null, placement: { a: [0, 1] }, reason: "its task passes from a worker to the triggerer." })]), me });
     show(<App />, "/plugin/dtrain/queue");
     expect(await screen.findByText("a (0-1). Its task passes from a worker to the triggerer.")).toBeTruthy();
+  });
+
+  it("shows the job of a gang with its number, and when its scheduler expects to start it", async () => {
+    const job = { number: "4711" } as NonNullable<Gang["job"]>;
+    const waits = row({ pool: "hpc", queue_class: null, position: null, job, reason: "The nodes are in use. (Resources)", expected: "about 13:30Z", expected_at: "2026-01-31T13:30:00Z" });
+    serve({ queue: page([waits]), me });
+    show(<App />, "/plugin/dtrain/queue");
+    expect(await screen.findByText("Job 4711. The nodes are in use. (Resources)")).toBeTruthy();
+    expect(screen.getByTitle("about 13:30Z").textContent).toMatch(/^about .*13:30/);
+    expect(rowActions(waits, true).map(({ id }) => id)).not.toContain("priority");
   });
 
   it("explains the class of a gang", async () => {

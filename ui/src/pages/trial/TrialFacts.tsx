@@ -71,6 +71,22 @@ const Ended = ({ trial }: { trial: Trial }) => (
   </>
 );
 
+const Jobs = ({ trial, use }: { trial: Trial; use: NonNullable<Trial["job_use"]> }) => {
+  const job = trial.jobs.at(-1);
+  const share = use.cpu_share === null ? "" : `, CPU efficiency ${Math.round(100 * use.cpu_share)} %`;
+  return (
+    <>
+      <Text>
+        {plural(use.jobs, "job")}, {number(use.node_hours, 3)} node hours{share}
+      </Text>
+      <Text color="fg.muted" fontSize="xs">
+        {trial.jobs.some(({ started_at }) => started_at !== null) ? `${duration(use.waited_s)} from submission to start. ` : ""}
+        {job === undefined || job.number === null ? "" : job.end ?? `Job ${job.number} of ${job.scheduler}: ${job.phase}.`}
+      </Text>
+    </>
+  );
+};
+
 /** Reasons of a trial that has ended or needs attention. */
 export const TrialNotices = ({ trial }: { trial: Trial }) => {
   const failure = failureWords(trial.failure);
@@ -153,6 +169,7 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
           { label: "Attempts", value: `${plural(trial.attempts, "attempt")}, ${trial.restarts} of ${plural(trial.max_restarts, "restart")} used` },
           { label: "Created", value: <Time at={trial.created_at} /> },
           { label: "Trained for", value: trial.duration_s === null ? NONE : duration(trial.duration_s) },
+          trial.job_use !== null && { label: "Jobs", value: <Jobs trial={trial} use={trial.job_use} />, wide: true },
           { label: "Request", value: `${plural(trial.slots, "slot")} in pool ${trial.pool}, priority ${trial.priority}` },
         ]}
       />

@@ -83,6 +83,14 @@ describe("the page of a trial", () => {
     expect(screen.queryByText(/again/i)).toBeNull();
   });
 
+  it("shows node hours, waiting time and the job of a trial in a pool of a scheduler", async () => {
+    const jobs = [{ number: "4710", started_at: "2026-01-31T12:00:00Z", end: "It ended." }, { number: "4711", scheduler: "slurm", phase: "waiting", started_at: null, end: null }];
+    serve(routes({ state: "queued", position: null, jobs, job_use: { jobs: 2, node_hours: 3.25, waited_s: 600, cpu_share: 0.834 } }));
+    show(<App />, ADDRESS);
+    expect(await screen.findByText("2 jobs, 3.25 node hours, CPU efficiency 83 %")).toBeTruthy();
+    expect(screen.getByText("10 min from submission to start. Job 4711 of slurm: waiting.")).toBeTruthy();
+  });
+
   it("tells why it waits, with its place in the queue", async () => {
     serve(routes({ state: "queued", reason: "8 of 16 slots missing", position: 2, metrics: [], attempts_list: [], placement: {} }));
     show(<App />, ADDRESS);

@@ -51,7 +51,7 @@ export const TrialView = ({ id }: { id: string }) => {
   const mayEdit = data.may_edit && !isGone;
   const actions = trialActions({
     trial_id: data.trial_id, name: `trial ${id}`, state: data.state, paused: data.state === "paused", priority: data.priority, may_edit: mayEdit,
-    may_change_priority: me?.may_change_hosts === true && !isGone,
+    may_change_priority: me?.may_change_hosts === true && !isGone && data.queue_class !== null,
   });
   const tabs = [
     ...(data.is_inference ? [{ id: "shards", label: "Shards", content: () => <ShardsTab trial={data} /> }] : []),
