@@ -55,11 +55,11 @@ def build_clock(folder: Path) -> None:
 class TriggerProcess:
     """The process that follows all trials. At most one is alive."""
 
-    def __init__(self, environment: dict[str, str], folder: Path) -> None:
+    def __init__(self, environment: dict[str, str], folder: Path, *, module: str = "tests.faults.trigger") -> None:
         self.log, self.clock = folder / "trigger.log", folder / "clock"
         self.clock.write_text("0")
         self.parent = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.trigger"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             cwd=ROOT, env=environment, stderr=(folder / "zygote.log").open("wb"),
         )  # fmt: skip
         assert self.parent.stdout

@@ -17,7 +17,7 @@ import zlib
 UNTIL, PAUSE_S, SAVE_EVERY, WORDS = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
 RANK, SLOT, RUN = int(os.environ["RANK"]), os.environ["DTRAIN_SLOT"], os.environ["DTRAIN_RUN"]
 # On the disk of the host, survives reboots, unknown to the control side.
-WITNESS = "/var/tmp/witness"
+WITNESS = os.environ.get("FAULTS_WITNESS", "/var/tmp/witness")
 # While this file exists, every rank of the host leaves a process as with the word ``leak``.
 LEAK = "/var/tmp/leak"
 # While this file exists, every rank of the host floods its log as with the word ``flood``.
@@ -25,9 +25,13 @@ FLOOD = "/var/tmp/flood"
 
 
 def witness():
-    """Hold a lock per slot of the host, which the kernel refuses to a second gang."""
+    """Hold a lock per slot of the host, which the kernel refuses to a second gang.
+
+    In a folder that all hosts share, it is a lock per rank of the trial: two of its gangs never run at the same time.
+    """
     os.makedirs(WITNESS, exist_ok=True)
-    fd = os.open(f"{WITNESS}/{SLOT}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    name = f"{RUN.rpartition('.')[0]}-{RANK}" if "FAULTS_WITNESS" in os.environ else SLOT
+    fd = os.open(f"{WITNESS}/{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
