@@ -139,8 +139,11 @@ class SlurmBench:
             tickets = [self.world.submit("python train.py", slots=RANKS) for _ in range(count)]
             followers = [(await self.world.follow(ticket))[1] for ticket in tickets]
             store = self.world.hook.store
-            while sum(job.number is not None for job in store.external_jobs.live(POOL)) < count:
-                await asyncio.sleep(0.02)
+
+            def are_submitted() -> bool:
+                return sum(job.number is not None for job in store.external_jobs.live(POOL)) >= count
+
+            await asyncio.to_thread(wait_until, are_submitted, timeout_s=300, what="the submissions", poll_s=0.02)
             rate = count / (time.monotonic() - begun)
             for ticket in tickets:
                 store.control.kill(ticket.trial_id, "bench")
