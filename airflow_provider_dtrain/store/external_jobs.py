@@ -125,7 +125,7 @@ class ExternalJobs:
     @writes
     def ended(self, conn: Connection, job_id: int, end: JobEnd) -> None:
         """Record the end of a job that its scheduler does not report, because it never knew it."""
-        _set(conn, job_id, phase=JobPhase.ENDED, end=asdict(end), ended_at=self.db.now())
+        _set(conn, job_id, phase=JobPhase.ENDED, end=asdict(end), ended_at=self.db.now(), access=b"")
 
     # -- polls ---------------------------------------------------------------------------------
     @reads
@@ -433,7 +433,8 @@ def _observe(conn: Connection, now: datetime, job: ExternalJob, status: JobStatu
         ends_at=new.ends_at,
         expected_at=new.expected_at,
         end=asdict(new.end) if new.end is not None else None,
-        ended_at=now if is_over else None,
+        # No process connects to it again.
+        **({"ended_at": now, "access": b""} if is_over else {}),
     )
     if new.expected_at != job.expected_at:
         _expect(conn, job.allocation_id, new.expected_at)

@@ -154,3 +154,87 @@ def test_the_timeline_has_submission_start_and_end_of_a_job(
     use = use_of(store.external_jobs.of_trial(ticket.trial_id), clock.now)
     assert use is not None
     assert (use.jobs, use.node_hours, use.waited_s, use.cpu_share) == (1, 0.5, 30.0, 0.5)
+
+
+def test_the_key_of_a_job_does_not_outlive_it(store: Store, ticket: Ticket, job: ExternalJob) -> None:
+    assert store.external_jobs.get(job.job_id).access == b"sealed"
+    report(store, job, JobPhase.ENDED, end=JobEnd(kind=EndKind.COMPLETED, message="It ended."))
+    assert store.external_jobs.get(job.job_id).access == b""
+
+
+def test_a_request_has_one_live_job_and_the_next_one_has_another_name(
+    store: Store, ticket: Ticket, job: ExternalJob
+) -> None:
+    again = store.external_jobs.begin(job.allocation_id, b"other", most=None)
+    assert isinstance(again, ExternalJob)
+    assert (again.job_id, again.name, again.access) == (job.job_id, job.name, b"sealed")
+    report(store, job, JobPhase.ENDED, end=JobEnd(kind=EndKind.LOST, message="It is not known."))
+    after = store.external_jobs.begin(job.allocation_id, b"other", most=None)
+    assert isinstance(after, ExternalJob)
+    assert after.name != job.name
+    assert after.phase == JobPhase.SUBMITTING
+
+
+def test_limits_are_kept_before_a_job_is_submitted(
+    store: Store, submit: Callable[..., Ticket], job: ExternalJob
+) -> None:
+    waiting = submit(slots=2, pool="hpc", max_slots=3)
+    reason = store.external_jobs.begin(allocation(store, waiting), b"", most=1)
+    assert isinstance(reason, str)
+    assert "max_jobs is 1" in reason
+    # The first trial of the experiment has set no cap, and its job has two slots.
+    experiment = store.attempts.get(waiting.attempt_id).experiment_id
+    store.control.set("experiment", experiment, by="ann", max_slots=3)
+    reason = store.external_jobs.begin(allocation(store, waiting), b"", most=None)
+    assert isinstance(reason, str)
+    assert "max_slots is 3" in reason
+    store.control.set("experiment", experiment, by="ann", max_slots=4)
+    assert isinstance(store.external_jobs.begin(allocation(store, waiting), b"", most=2), ExternalJob)
+
+
+def test_a_job_that_we_have_cancelled_was_not_ended_by_a_user(store: Store, job: ExternalJob) -> None:
+    end = JobEnd(kind=EndKind.CANCELLED, message="It was cancelled.")
+    store.external_jobs.cancelling([job.job_id])
+    report(store, job, JobPhase.ENDED, end=end)
+    found = store.external_jobs.get(job.job_id).end
+    assert found is not None
+    assert found.kind == EndKind.COMPLETED
+
+
+def test_one_process_polls_a_pool_and_another_one_only_after_its_lease(
+    store: Store, job: ExternalJob, clock: Clock
+) -> None:
+    assert store.external_jobs.take_poll("hpc")
+    assert not store.external_jobs.take_poll("hpc")
+    clock.advance(61)
+    assert store.external_jobs.take_poll("hpc"), "the first one died"
+    store.external_jobs.polled("hpc", {})
+    assert not store.external_jobs.take_poll("hpc")
+    clock.advance(31)
+    assert store.external_jobs.take_poll("hpc")
+
+
+def test_a_job_whose_gang_has_ended_is_cancelled_unless_it_ends_by_itself(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
+) -> None:
+    assert store.external_jobs.surplus() == []
+    watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+    store.attempts.end(ticket.attempt_id, watch, state="killed", failure=None)
+    clock.advance(31)
+    assert [one.job_id for one in store.external_jobs.surplus()] == [job.job_id]
+    store.external_jobs.cancelling([job.job_id])
+    assert store.external_jobs.surplus() == []
+    clock.advance(61)
+    assert [one.job_id for one in store.external_jobs.surplus()] == [job.job_id], "again, because it has not ended"
+
+
+def test_a_pass_of_the_queue_grants_no_node_of_a_job(
+    store: Store, ticket: Ticket, job: ExternalJob, submit: Callable[..., Ticket], clock: Clock
+) -> None:
+    run(store, ticket, job, clock)
+    other = submit(slots=1, pool="hpc")
+    watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+    store.queue.take_up(ticket.attempt_id, watch)
+    store.queue.release(ticket.attempt_id, watch, ["n1.1"], proof="clear")
+    assert store.queue.schedule("hpc").granted == ()
+    assert store.attempts.get(other.attempt_id).allocation_state == "waiting"
