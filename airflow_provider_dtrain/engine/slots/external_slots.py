@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobAsk, warning_lead_s
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
-from airflow_provider_dtrain.engine.session.background import alongside
+from airflow_provider_dtrain.engine.session.background import alongside, in_background
 from airflow_provider_dtrain.engine.session.threads import in_connect_thread, in_thread
 from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots, GangTurn
 from airflow_provider_dtrain.engine.slots.job_request import STEP_S, Cancelled, JobRequest, Ready, poll, state_dirs
@@ -93,7 +93,7 @@ class _OfJob:
 
         def warned(node: int, cause: str) -> None:
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._ask_back(job, cause)))
+                loop.call_soon_threadsafe(lambda: in_background(self._ask_back(job, cause)))
 
         channel.on_warning = warned
         link = await self.rt.link(next(iter(job.hosts)))
