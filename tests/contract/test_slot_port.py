@@ -304,12 +304,14 @@ def slurm_source(request: pytest.FixtureRequest, store: Any, submit: Callable[..
     return source
 
 
+#: A job takes seconds. What every change runs on it is below.
+SLURM = pytest.param("slurm", marks=pytest.mark.nightly)
 #: Sources of requests, of requests that wait in the queue, of those that use or acquire a held gang, and of attempts,
 #: which also release slots.
-of_all = pytest.mark.parametrize("source", ["queue", "gang", "turn", "slurm"], indirect=True)
-in_queue = pytest.mark.parametrize("source", ["queue", "gang", "slurm"], indirect=True)
+of_all = pytest.mark.parametrize("source", ["queue", "gang", "turn", SLURM], indirect=True)
+in_queue = pytest.mark.parametrize("source", ["queue", "gang", SLURM], indirect=True)
 of_gangs = pytest.mark.parametrize("source", ["gang", "turn"], indirect=True)
-of_attempts = pytest.mark.parametrize("source", ["queue", "turn", "slurm"], indirect=True)
+of_attempts = pytest.mark.parametrize("source", ["queue", "turn", SLURM], indirect=True)
 
 
 def held(answer: object) -> set[tuple[str, int]]:

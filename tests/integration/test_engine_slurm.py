@@ -17,7 +17,7 @@ from tests.support.engines import Engine, config, held
 from tests.support.slurm_pools import count_up, ended_jobs, in_pool, jobs_of, queued, set_pool
 
 pytest_plugins = ["testbed.slurm.plugin"]
-pytestmark = pytest.mark.usefixtures("quick_looks")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("quick_looks")]
 PARTITIONS = {
     "main": {"Default": "YES", "MaxTime": "1-00:00:00", "PriorityTier": 1, "PreemptMode": "CANCEL", "GraceTime": 20},
     "short": {"MaxTime": 1, "PriorityTier": 1, "PreemptMode": "CANCEL"},
@@ -48,6 +48,7 @@ def pool(engine: Engine, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -
     subprocess.run(["scancel", "-u", "root"], timeout=20)
 
 
+@pytest.mark.each_change("4")
 @pytest.mark.parametrize("slots", [2, 4, 8])
 async def test_a_gang_is_one_job(pool: Engine, slots: int) -> None:
     ticket = pool.submit(in_pool(config("facts", slots=slots)))
@@ -95,6 +96,7 @@ async def test_scancel_by_a_user_kills_the_trial(pool: Engine) -> None:
     assert held(pool) == []
 
 
+@pytest.mark.each_change
 async def test_a_kill_of_the_trial_ends_its_job(pool: Engine) -> None:
     ticket = pool.submit(count_up("library", 10_000))
     carrying = asyncio.ensure_future(pool.carry(ticket))
@@ -160,6 +162,7 @@ async def test_ranks_go_on_while_the_controller_is_away(pool: Engine, slurm: Slu
     await ended_jobs(pool, ticket)
 
 
+@pytest.mark.each_change
 async def test_a_refused_job_fails_the_trial_with_the_words_of_slurm(pool: Engine) -> None:
     set_pool(pool, partition="nowhere")
     outcome = await pool.carry(pool.submit(count_up("library")))
@@ -175,6 +178,7 @@ async def test_a_refused_job_fails_the_trial_with_the_words_of_slurm(pool: Engin
     assert queued() == []
 
 
+@pytest.mark.each_change
 async def test_setup_lines_that_fail_are_shown(pool: Engine) -> None:
     set_pool(pool, setup="export ONE=1\necho no such module >&2\nfalse\n")
     outcome = await pool.carry(pool.submit(count_up("library")))

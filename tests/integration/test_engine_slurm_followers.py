@@ -18,7 +18,7 @@ from tests.support.engines import Engine, held
 from tests.support.slurm_pools import count_up, ended_jobs, set_pool
 
 pytest_plugins = ["testbed.slurm.plugin"]
-pytestmark = pytest.mark.usefixtures("quick_looks")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("quick_looks")]
 STEPS = [
     *((ExternalJobs, name) for name in ("begin", "submitting", "submitted", "polled", "grant")),
     (SlurmScheduler, "submit"),
@@ -56,6 +56,7 @@ def dying(patch: pytest.MonkeyPatch, of: type, name: str, *, after: bool) -> Non
     patch.setattr(of, name, method)
 
 
+@pytest.mark.each_change("submit-after", "submitted-before")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("of", "name"), STEPS, ids=[name for _, name in STEPS])
 async def test_the_next_follower_continues_with_the_same_job(

@@ -21,7 +21,7 @@ from tests.support.engines import CODE, Engine, config, held
 from tests.support.slurm_pools import queued, set_pool
 
 pytest_plugins = ["testbed.slurm.plugin"]
-pytestmark = pytest.mark.usefixtures("quick_looks")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("quick_looks")]
 LOG = TaskLog(logging.getLogger("gang"), 10**6)
 
 
