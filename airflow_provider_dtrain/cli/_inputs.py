@@ -65,9 +65,7 @@ def _bytes(path: str, what: str) -> bytes:
         return read_regular(path, limit_bytes=MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _refusal(
-            f"the {what} cannot be read: {reason}. Name a YAML file, or - for standard input", path
-        ) from None
+        raise _refusal(f"the {what} cannot be read: {reason}. Name a file, or - for standard input", path) from None
 
 
 def _refusal(message: str, source: str) -> ConfigError:

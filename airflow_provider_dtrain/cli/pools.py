@@ -97,27 +97,38 @@ def _set_scheduler(args: Namespace) -> bool:
     prefix = definition.SCHEDULER
     given = {name.removeprefix(prefix): value for name, value in vars(args).items() if name.startswith(prefix)}
     given = {name: value for name, value in given.items() if value is not None}
-    if args.backend is None and not given:
+    if args.backend is None and not given and not args.unset:
         return False
     store = _hook().store
     known = next((pool for pool in store.pools.list() if pool.name == args.pool), None)
     backend = args.backend or (known.backend if known is not None else OWN_BACKEND)
+    names = {_option(name): name for name in (*given, *(known.scheduler if known is not None else ()))}
     if backend == OWN_BACKEND:
-        if given:
+        if given or args.unset:
             raise UsageError(
                 f"The queue of this store gives out the slots of pool '{args.pool}', so it has no option "
-                f"--{next(iter(given)).replace('_', '-')}. Set --backend as well."
+                f"--{next(iter([*map(_option, given), *args.unset]))}. Set --backend as well."
             )
         raise UsageError(f"Pool '{args.pool}' gets its hosts by: airflow dtrain hosts add --pool {args.pool}")
     if "setup" in given:
         given["setup"] = read_text(given["setup"], what="setup lines")
     kind = scheduler_kind(backend)
     before = known.scheduler if known is not None and known.backend == backend else {}
-    options = kind.checked({**before, **given})
+    if unknown := [option for option in args.unset if names.get(option) not in before]:
+        set_ones = ", ".join(sorted(map(_option, before))) or "none"
+        raise UsageError(f"Pool '{args.pool}' has no option --{unknown[0]} that is set. These are: {set_ones}.")
+    left = {name: value for name, value in before.items() if _option(name) not in args.unset}
+    options = kind.checked({**left, **given})
     store.pools.set_scheduler(
         args.pool, backend=backend, slot_type=kind.slot_type(options), scheduler=options, by=user()
     )
     return True
+
+
+def _option(name: str) -> str:
+    """Return the name of an argument by which an option of a scheduler is set."""
+    other = {"conn_id": "conn", "sbatch_options": "sbatch-option", "without_options": "without-option"}
+    return {**other, "output": "job-output"}.get(name, name.replace("_", "-"))
 
 
 @command
@@ -161,7 +172,11 @@ def _row(hook: DtrainHook, pool: Any) -> dict[str, object]:
 
 def _shown(pool: Any) -> dict[str, object]:
     """Return what a pool is configured with."""
-    rules = dict(pool.scheduler) if pool.is_external else _options(pool.options, pool.containers)
+    if not pool.is_external:
+        rules = _options(pool.options, pool.containers)
+    else:
+        # The number of slots has that name already.
+        rules = {"slot_kind" if name == "slots" else name: value for name, value in pool.scheduler.items()}
     return {"backend": pool.backend, **rules, "defaults": dict(pool.defaults)}
 
 

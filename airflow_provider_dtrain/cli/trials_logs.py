@@ -31,12 +31,20 @@ def logs(args: Namespace) -> int:
     reader.show(view)
     if not args.follow:
         if view.run is None:
-            note(f"Attempt {view.number} waits for its slots: {view.reason or 'no reason known yet'}")
+            note(_without_run(view))
         elif reader.is_empty:
             note(f"No output in this part of the log. Reported metrics: airflow dtrain trials metrics {args.trial_id}")
         return NOT_NOW if view.run is None else 0
     reader.follow(view)
     return 0
+
+
+def _without_run(view: AttemptView) -> str:
+    """Return why an attempt has no log."""
+    if view.ended_at is None:
+        return f"Attempt {view.number} waits for its slots: {view.reason or 'no reason known yet'}"
+    cause = str((view.failure or {}).get("message") or "").partition("\n")[0]
+    return f"Attempt {view.number} ended before its ranks were started{f': {cause}' if cause else '.'}"
 
 
 class _Reader:

@@ -131,6 +131,13 @@ _SCHEDULER = (
         help="Who gives out the slots: the queue of this store (hosts, default) or Slurm",
         choices=("hosts", "slurm"),
     ),
+    Arg(
+        ("--unset",),
+        help="Option of the scheduler that gets its default again, e.g. --unset time-limit; repeatable",
+        action="append",
+        default=[],
+        metavar="OPTION",
+    ),
     _of_scheduler(
         "--conn", "Airflow connection to a login node; local: sbatch is on this machine", dest_name="conn_id"
     ),

@@ -179,6 +179,20 @@ async def test_a_refused_job_fails_the_trial_with_the_words_of_slurm(pool: Engin
 
 
 @pytest.mark.each_change
+async def test_a_trial_that_cannot_use_its_nodes_leaves_no_job(pool: Engine) -> None:
+    set_pool(pool, slots="gpu")
+    outcome = await pool.carry(pool.submit(count_up("library")))
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert "NVML shows 0 GPUs" in outcome.failure.message
+    for _ in range(100):
+        if queued() == []:
+            break
+        await asyncio.sleep(0.1)
+    assert queued() == [], "no process of recovery runs here"
+
+
+@pytest.mark.each_change
 async def test_setup_lines_that_fail_are_shown(pool: Engine) -> None:
     set_pool(pool, setup="export ONE=1\necho no such module >&2\nfalse\n")
     outcome = await pool.carry(pool.submit(count_up("library")))

@@ -104,6 +104,19 @@ def test_list_names_the_scheduler_of_a_pool(commands: World) -> None:
     assert (row["backend"], row["fit"], row["slots"]) == ("slurm", None, 0)
 
 
+def test_an_option_of_the_scheduler_can_be_unset(commands: World) -> None:
+    commands("pools", "set", "hpc", "--sbatch-option=--nice=1", "--max-jobs", "9")
+    row = commands.rows("pools", "describe", "hpc")
+    assert (row["sbatch_options"], row["max_jobs"], row["slot_kind"]) == (["--nice=1"], 9, "cpu")
+    commands("pools", "set", "hpc", "--unset", "sbatch-option", "--unset", "max-jobs")
+    row = commands.rows("pools", "describe", "hpc")
+    assert "max_jobs" not in row
+    assert "sbatch_options" not in row
+    refused = commands("pools", "set", "hpc", "--unset", "qos")
+    assert refused.code == 2
+    assert "has no option --qos that is set" in refused.err
+
+
 def test_doctor_checks_the_cluster(commands: World, slurm: SlurmCluster) -> None:
     found = lines(commands)
     assert all(one["ok"] for one in found.values()), found

@@ -168,7 +168,10 @@ def end_of(job: SlurmJob) -> JobEnd | None:
         )
         return JobEnd(kind=EndKind.COMPLETED, message=message, next_step=NextStep.RESUME)
     if report and kind == EndKind.FAILED:
-        message = f"Slurm job {job.job_id}: {report.sentence}\n{report.text}".rstrip()
+        # The first line is all that lists show of a failure.
+        last = next((line for line in reversed(report.text.splitlines()) if line.strip()), "")
+        first = f"{report.sentence.removesuffix('.')}: {last.strip()}" if last else report.sentence
+        message = f"Slurm job {job.job_id}: {first}\n{report.text}".rstrip()
     return JobEnd(kind=kind, message=message, next_step=next_step, report=report)
 
 

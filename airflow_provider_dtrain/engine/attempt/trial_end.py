@@ -12,6 +12,7 @@ from airflow_provider_dtrain.engine.copies.checkpoint_cleanup import find_unkept
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, copy_in_time
 from airflow_provider_dtrain.engine.session.runtime import Killed
+from airflow_provider_dtrain.engine.slots.source import slots_of
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.xcom_result import TrialResult
@@ -27,7 +28,11 @@ async def finish(
 
     :param is_final: False: the trial resumes from its latest checkpoint when Airflow retries its task
     """
-    await teardown.release(rt, view)
+    slots = slots_of(rt, view)
+    if slots.keeps_files:
+        await teardown.release(rt, view)
+    elif view.plan is not None:
+        await teardown.fence(rt, view)
     if state != "killed":
         # The trial ends in the same state when it is killed now, only without waiting.
         with contextlib.suppress(Killed):
@@ -42,6 +47,9 @@ async def finish(
     if state == "killed":
         # Airflow may end this process within seconds, so the end was written to the store first.
         await copy_in_time(rt, view)
+    if not slots.keeps_files:
+        await teardown.release(rt, view)
+    await slots.leave()
     return Outcome(state=state, result=result, failure=Failure(**failure) if failure is not None else None)
 
 

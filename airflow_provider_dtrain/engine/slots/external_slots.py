@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 WATCH_S = 2.0
 #: Seconds by which the ranks are asked to stop before the scheduler warns them, because its warning may be lost.
 EARLIER_S = 60.0
+#: Polls after the end of a gang until the end of its job is stored, and seconds between them.
+OVER_POLLS, OVER_EVERY_S = 12, 5.0
 #: Seconds for the removal of a job's folder on a node.
 REMOVE_S = 60.0
 #: Seconds between two renewals of a request whose job does not run yet.
@@ -165,20 +167,30 @@ class _OfJob:
         if job.is_over:
             return
         channel = CHANNELS.current(self.rt.store.store_id, job.job_id)
-        if channel is None:
+        if channel is None or not await in_connect_thread(self._leave_nodes, job, channel):
             await self._cancel(job)
-            return
-        await in_connect_thread(self._leave_nodes, job, channel)
         CHANNELS.drop(self.rt.store.store_id, job.job_id)
+        in_background(self._until_over(job))
 
-    def _leave_nodes(self, job: ExternalJob, channel: JobChannel) -> None:
-        """Remove the job's folders from its nodes, and end it. Blocks."""
+    async def _until_over(self, job: ExternalJob) -> None:
+        """Poll until the store knows the end of the job, for a short while: nothing else may poll the pool now."""
+        with contextlib.suppress(DtrainError):
+            for _ in range(OVER_POLLS):
+                await asyncio.sleep(OVER_EVERY_S)
+                pool = await in_thread(self.rt.store.pools.get, job.pool)
+                await poll(self.rt.hook, job.pool, await ascheduler(pool), in_thread)
+                if (await in_thread(self.rt.store.external_jobs.get, job.job_id)).is_over:
+                    await in_thread(self.rt.store.external_jobs.remove_hosts)
+                    return
+
+    def _leave_nodes(self, job: ExternalJob, channel: JobChannel) -> bool:
+        """Remove the job's folders from its nodes, end it, and return whether it confirmed that. Blocks."""
         folders = state_dirs(self.rt.store.store_id, job)
         for node, host in enumerate(job.hosts):
             self.rt.hook.links.drop(host)
             with contextlib.suppress(HostError), contextlib.closing(channel.transport(host, node)) as transport:
                 transport.run(["rm", "-rf", "--", f"{folders}{node}"], timeout_s=REMOVE_S)
-        channel.end()
+        return channel.end()
 
     async def _cancel(self, job: ExternalJob | None) -> None:
         if job is None or job.is_over or job.number is None:
@@ -249,6 +261,12 @@ class ExternalSlots(_OfJob):
         await rt.db(rt.store.queue.release, rt.attempt_id, rt.watch, hosts, proof=proof)
         view = await rt.view()
         if view.allocation_state == AllocationState.RELEASED and (job := await self._job(view)) is not None:
+            await self._end(job)
+
+    async def leave(self) -> None:
+        """End the job of an attempt that has ended, unless hosts have not confirmed the end of its processes."""
+        view = await self.rt.view()
+        if not view.held_hosts and (job := await self._job(view)) is not None:
             await self._end(job)
 
     async def uncleared(self) -> frozenset[str]:

@@ -76,6 +76,9 @@ class QueueSlots:
             # An error of the pass is none of the attempt, whose slots are free. A waiter runs the pass then.
             await in_thread(lambda: rt.store.queue.schedule(rt.store.attempts.get(rt.attempt_id).pool))
 
+    async def leave(self) -> None:
+        """Do nothing: the end of an attempt withdraws its request in the same transaction."""
+
     async def uncleared(self) -> frozenset[str]:
         """Return the hosts whose slots the store has not released."""
         return frozenset((await self.rt.view()).held_hosts)

@@ -94,5 +94,8 @@ class SlotPort(SlotRequest, Protocol):
         :raises StaleWatchError: another process follows the attempt
         """
 
+    async def leave(self) -> None:
+        """End what the source still has of an attempt that has ended, also without a grant. Repeatable."""
+
     async def uncleared(self) -> frozenset[str]:
         """Return the hosts whose slots the attempt still holds. Without such a host, the attempt is clear."""

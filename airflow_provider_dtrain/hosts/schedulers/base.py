@@ -46,8 +46,8 @@ class JobChannel(Protocol):
         :raises HostUnreachableError: the channel is closed
         """
 
-    def end(self) -> None:
-        """Ask the job to end. Never raises."""
+    def end(self) -> bool:
+        """Ask the job to end, and return whether its nodes have confirmed it. Never raises."""
 
     def close(self) -> None:
         """Close the channel. Repeatable, never raises."""

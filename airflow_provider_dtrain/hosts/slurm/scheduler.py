@@ -475,10 +475,13 @@ class SlurmChannel:
             )
         )
 
-    def end(self) -> None:
-        """Ask the job to end."""
-        with contextlib.suppress(HostError):
+    def end(self) -> bool:
+        """Ask the job to end, and return whether its nodes have confirmed it."""
+        try:
             self._job.end(timeout_s=END_S)
+        except HostError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close the channel."""

@@ -207,6 +207,8 @@ def parse_error_file(document: Json | None) -> Json | None:
 
 def find_traceback(log: str) -> Json | None:
     """Return the last Python traceback in a log, with its chained exceptions."""
+    # PyTorch puts the rank before each line once the process groups exist.
+    log = re.sub(r"(?m)^\[rank\d+\]: ?", "", log)
     mark = "Traceback (most recent call last):"
     start = log.rfind(mark)
     if start < 0:
