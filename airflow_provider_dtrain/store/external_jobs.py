@@ -310,7 +310,7 @@ class ExternalJobs:
         query = (
             sa.select(external_jobs)
             .join(allocations, allocations.c.id == external_jobs.c.allocation_id)
-            .where(_LIVE, is_due, sa.or_(has_left, is_stuck, is_back))
+            .where(_LIVE, is_due, sa.or_(has_left, is_stuck, is_back, external_jobs.c.cancelled_at.is_not(None)))
             .order_by(external_jobs.c.id)
         )
         return [job_of_row(row) for row in conn.execute(query)]

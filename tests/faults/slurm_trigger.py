@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from airflow_provider_dtrain.engine.slots import job_request
 from airflow_provider_dtrain.hosts.job import program
 from airflow_provider_dtrain.hosts.slurm import client, scheduler
 from airflow_provider_dtrain.store import external_jobs
@@ -19,6 +20,7 @@ def shorten() -> None:
     external_jobs.POLL_LEASE_S = 20.0
     external_jobs.ENDS_WITHIN = timedelta(seconds=5)
     external_jobs.CANCEL_AGAIN = timedelta(seconds=5)
+    job_request.ANSWER_S = 45.0
     scheduler.LOST_AFTER_S = 5.0
     client.SlurmClient.__init__.__kwdefaults__["submit_timeout_s"] = 8.0
     scheduler.SETTLES_S = 20.0

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,10 +32,11 @@ CONF = {
 }
 
 
-@pytest.fixture(scope="session")
-def slurm(slurm_clusters: Callable[..., SlurmCluster]) -> SlurmCluster:
-    """Four nodes with partitions of a minute, and one whose jobs preempt others."""
-    return slurm_clusters(partitions=PARTITIONS, conf=CONF)
+@pytest.fixture(scope="session", params=["own", pytest.param("later", marks=pytest.mark.nightly)])
+def slurm(request: pytest.FixtureRequest, slurm_clusters: Callable[..., SlurmCluster]) -> SlurmCluster:
+    """Four nodes with partitions of a minute, and one whose jobs preempt others, in each version of Slurm."""
+    root = request.getfixturevalue("later_slurm") if request.param == "later" else None
+    return slurm_clusters(root=root, partitions=PARTITIONS, conf=CONF)
 
 
 @pytest.fixture
@@ -42,6 +44,8 @@ def pool(engine: Engine, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -
     """The engine with a pool whose slots are CPUs of a Slurm cluster."""
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
+    # A login shell sets PATH anew.
+    (Path.home() / ".bash_profile").write_text(f"PATH={slurm.folder}/bin:$PATH\n")
     engine.hook.settings = dataclasses.replace(engine.hook.settings, orphan_timeout_s=15.0)
     set_pool(engine)
     yield engine

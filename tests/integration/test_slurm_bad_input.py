@@ -31,6 +31,8 @@ def slurm(request: pytest.FixtureRequest, slurm_clusters: Callable[..., SlurmClu
 def pool(engine: Engine, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
+    # A login shell sets PATH anew.
+    (Path.home() / ".bash_profile").write_text(f"PATH={slurm.folder}/bin:$PATH\n")
     set_pool(engine)
     yield engine
     slurm.run("scancel", "--user=root")

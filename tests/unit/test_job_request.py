@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ class Scheduler:
         self.answers, self.asks, self.looks = list(answers), list[JobAsk](), 0
         self.reason: str | None = None
         self.known: dict[str, Any] = {}
+        self.cancelled: list[str] = []
 
     def busy(self) -> str | None:
         return self.reason
@@ -35,6 +37,9 @@ class Scheduler:
         if isinstance(answer, Exception):
             raise answer
         return str(answer)
+
+    def cancel(self, numbers: Any) -> None:
+        self.cancelled += numbers
 
     def find(self, names: Any) -> dict[str, Any]:
         self.looks += 1
@@ -114,6 +119,20 @@ async def test_a_refusal_for_now_leaves_no_trace_and_a_lost_answer_does(
     with pytest.raises(SchedulerAwayError):
         await request._submit(SimpleNamespace(), scheduler, job())  # type: ignore[arg-type]
     assert jobs.calls[-1] == last
+
+
+@pytest.mark.parametrize(("minutes", "cancelled"), [(10, []), (20, ["7"])])
+async def test_a_job_that_never_answers_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, minutes: float, cancelled: list[str]
+) -> None:
+    request, jobs = made(monkeypatch)
+    scheduler: Any = Scheduler()
+    started = datetime.now(UTC) - timedelta(minutes=minutes)
+    silent = replace(job(), number="7", phase=JobPhase.RUNNING, started_at=started)
+    for one in (silent, replace(silent, is_cancelled=True)):
+        await request._replace_silent(scheduler, one)
+    assert scheduler.cancelled == cancelled
+    assert jobs.calls == ["cancelling"] * len(cancelled)
 
 
 async def test_nothing_is_submitted_in_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,9 @@ AGAIN_FIRST_S, AGAIN_MOST_S = 2.0, 300.0
 #: First and longest pause between two steps of a request, in seconds, and its share of the time without a change. A
 #: process may follow a thousand requests.
 STEP_S, STEP_MOST_S, STEP_RATIO = 0.7, 10.0, 0.1
+#: Seconds after its start after which a job whose nodes have not all answered is replaced. Setup lines may take
+#: minutes, and a step that Slurm never starts would last until the end of the job's time.
+ANSWER_S = 900.0
 #: First and longest pause between two looks for a job that may have been submitted, in seconds.
 LOOK_FIRST_S, LOOK_MOST_S = 1.0, 15.0
 
@@ -193,7 +196,18 @@ class JobRequest:
             return Never(reason=str(error))
         except HostError as error:
             self.log.debug("Job %s does not answer yet: %s", job.number, error)
+            await self._replace_silent(scheduler, job)
             return await self._waiting(f"job {job.number} has its nodes, and is starting there")
+
+    async def _replace_silent(self, scheduler: ExternalScheduler, job: ExternalJob) -> None:
+        """Cancel a job whose nodes should have answered long ago. The next step submits another one."""
+        if job.started_at is None or job.is_cancelled or job.number is None:
+            return
+        silent_s = (datetime.now(UTC) - job.started_at).total_seconds()
+        if silent_s > ANSWER_S:
+            self.log.warning("Job %s has not answered for %.0f s, and is replaced", job.number, silent_s)
+            await self.db(self.store.external_jobs.cancelling, [job.job_id])
+            await in_connect_thread(scheduler.cancel, [job.number])
 
     async def _records(self, scheduler: ExternalScheduler, job: ExternalJob) -> list[HostRecord]:
         nodes = range(len(job.nodes))
