@@ -120,13 +120,19 @@ def test_an_answer_between_two_denials_counts(clock: Clock) -> None:
     assert slurm.poll([job()]) == {}
 
 
-def test_a_controller_that_lost_its_state_ends_no_job_before_its_time(clock: Clock) -> None:
-    slurm = scheduler(Client(following=3))
-    late = job(ends_at=datetime.now(UTC) - timedelta(seconds=module.CLOCKS_S + 1))
-    assert slurm.poll([job()]) == {}
+@pytest.mark.parametrize(
+    ("following", "ended_s_ago", "nodes"), [(8, -60, ()), (7, -60, ("n1",)), (7, module.CLOCKS_S + 1, ())]
+)
+def test_a_controller_that_lost_its_state_proves_nothing_about_the_nodes_before_the_end_of_the_time(
+    clock: Clock, following: int, ended_s_ago: float, nodes: tuple[str, ...]
+) -> None:
+    slurm = scheduler(Client(following=following))
+    lost = job(ends_at=datetime.now(UTC) - timedelta(seconds=ended_s_ago), nodes=("n1",))
+    assert slurm.poll([lost]) == {}
     clock.now_s += module.LOST_AFTER_S + 1
-    assert slurm.poll([job()]) == {}
-    assert slurm.poll([late])[1].phase == JobPhase.ENDED
+    end = slurm.poll([lost])[1].end
+    assert end is not None
+    assert (end.kind, end.nodes) == (EndKind.LOST, nodes)
 
 
 def test_a_renamed_job_is_the_same_job_and_one_with_its_number_is_not() -> None:

@@ -343,25 +343,28 @@ class SlurmScheduler:
                 if known is not None and _is_same(job, known):
                     self._unknown.pop(job.job_id, None)
                     found[job.job_id] = self._with_usage(known.job_id, self._with_failed_nodes(_status(known)))
-                elif self._is_lost(job):
-                    found[job.job_id] = _lost(job)
+                elif (lost := self._lost(job)) is not None:
+                    found[job.job_id] = lost
             self._cancel_duplicates(jobs, listed.values())
             return found
 
-    def _is_lost(self, job: ExternalJob) -> bool:
-        """Return whether a job that the controller does not know has ended.
+    def _lost(self, job: ExternalJob) -> JobStatus | None:
+        """Return the end of a job that the controller has not known for a while.
 
-        The controller forgets a job some minutes after its end. One that has lost its state knows no job either, and
-        begins to count anew.
+        The controller forgets a job some minutes after its end. One that has lost its state does not know a job that
+        may still run, and gives its number out again: then only the supervisors on its nodes end the ranks for certain.
         """
         since = self._unknown.setdefault(job.job_id, time.monotonic())
         if time.monotonic() - since < LOST_AFTER_S:
-            return False
-        limit = job.ends_at
-        if limit is None or datetime.now(UTC) > limit + timedelta(seconds=CLOCKS_S):
-            return True
-        following = self.client.config().next_job_id
-        return following is not None and following > int(str(job.number))
+            return None
+        is_over = job.ends_at is not None and datetime.now(UTC) > job.ends_at + timedelta(seconds=CLOCKS_S)
+        following = None if is_over else self.client.config().next_job_id
+        is_forgotten = is_over or (following is not None and following > int(str(job.number)))
+        message = (
+            f"Slurm does not know job {job.number}, which has ended. The next job resumes from a checkpoint."
+        )
+        end = JobEnd(kind=EndKind.LOST, message=message, nodes=() if is_forgotten else job.nodes)
+        return JobStatus(number=str(job.number), name=job.name, phase=JobPhase.ENDED, end=end)
 
     def _cancel_duplicates(self, jobs: Sequence[ExternalJob], listed: Iterable[SlurmJob]) -> None:
         """Cancel jobs that were accepted after their submission counted as failed."""
@@ -541,13 +544,6 @@ def _is_same(job: ExternalJob, known: SlurmJob) -> bool:
     if job.submitted_at is None or known.submitted_s is None:
         return False
     return abs(known.submitted_s - job.submitted_at.timestamp()) < CLOCKS_S
-
-
-def _lost(job: ExternalJob) -> JobStatus:
-    message = f"Slurm has forgotten job {job.number}, which has ended. The next job resumes from the latest checkpoint."
-    return JobStatus(
-        number=str(job.number), name=job.name, phase=JobPhase.ENDED, end=JobEnd(kind=EndKind.LOST, message=message)
-    )
 
 
 def _number_of(found: Submission) -> str:
