@@ -1241,4 +1241,55 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/contract/test_store_external_jobs.py"
         "::test_a_pool_with_a_live_job_stays_and_its_nodes_refuse_commands_of_hosts[sqlite]",
     ),
+    Mutant(
+        name="a job that Slurm has forgotten runs for ever",
+        path=f"{HOSTS}/slurm/scheduler.py",
+        old="        if time.monotonic() - since < LOST_AFTER_S:\n",
+        new="        if time.monotonic() - since < 1e9:\n",
+        test="tests/unit/test_slurm_scheduler.py::test_a_job_that_the_controller_denies_twice_has_ended",
+    ),
+    Mutant(
+        name="a killed step prints the key of its job",
+        path=f"{CORE}/slurm/submission.py",
+        old='  exec "$dtrain_srun"',
+        new='  "$dtrain_srun"',
+        test="tests/unit/test_slurm_submission.py::test_a_step_that_a_signal_kills_shows_no_secret",
+    ),
+    Mutant(
+        name="a submission whose answer was lost is repeated at once",
+        path=f"{ENGINE}/slots/job_request.py",
+        old=".total_seconds() < scheduler.settles_in_s:",
+        new=".total_seconds() < 0:",
+        test="tests/unit/test_job_request.py::test_a_submission_that_may_still_be_accepted_is_not_repeated",
+    ),
+    Mutant(
+        name="a job that was accepted late stays",
+        path=f"{HOSTS}/slurm/scheduler.py",
+        old="            self.client.cancel(found)\n",
+        new="            pass\n",
+        test="tests/unit/test_slurm_scheduler.py::test_a_job_that_was_accepted_late_is_cancelled",
+    ),
+    Mutant(
+        name="a job that waits again keeps its gang",
+        path=f"{STORE}/external_jobs.py",
+        old="sa.or_(has_left, is_stuck, is_back, ",
+        new="sa.or_(has_left, is_stuck, ",
+        test="tests/contract/test_store_job_polls.py"
+        "::test_a_granted_job_that_waits_again_is_cancelled_and_its_second_start_is_no_grant[sqlite]",
+    ),
+    Mutant(
+        name="a job lives on because one of its nodes does not answer",
+        path=f"{STORE}/external_jobs.py",
+        old="sa.or_(has_left, is_stuck, is_back, ",
+        new="sa.or_(has_left, is_back, ",
+        test="tests/contract/test_store_job_polls.py"
+        "::test_the_job_of_an_attempt_that_has_ended_is_cancelled_although_a_node_does_not_answer[sqlite]",
+    ),
+    Mutant(
+        name="a warm parent outlives the job",
+        path=f"{SUPERVISOR}/run/warm_start.py",
+        old="for name in (JOB_PROCESS,) if name in os.environ}",
+        new="for name in (JOB_PROCESS,) if name in {}}",
+        test="tests/contract/test_supervisor_warm_parents.py::test_a_parent_ends_with_the_process_of_its_job",
+    ),
 )
