@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.external_jobs import ExternalJob, JobAsk, JobPhase
+from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobAsk, JobEnd, JobPhase
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.slots import job_request
-from airflow_provider_dtrain.engine.slots.job_request import JobRequest
+from airflow_provider_dtrain.engine.slots.job_request import Cancelled, JobRequest
+from airflow_provider_dtrain.engine.slots.slot_port import Waiting
 from airflow_provider_dtrain.errors import SchedulerAwayError, SubmissionRefusedError
 
 
@@ -133,6 +134,16 @@ async def test_a_job_that_never_answers_is_replaced(
         await request._replace_silent(scheduler, one)
     assert scheduler.cancelled == cancelled
     assert jobs.calls == ["cancelling"] * len(cancelled)
+
+
+async def test_no_job_follows_one_that_a_user_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    request, jobs = made(monkeypatch)
+    end = JobEnd(kind=EndKind.CANCELLED, message="It was cancelled.")
+    over = replace(job(), number="7", phase=JobPhase.ENDED, end=end, ended_at=datetime.now(UTC))
+    jobs.__dict__["of_allocation"] = lambda _: over
+    assert await request._pause_left() == Cancelled("It was cancelled.")
+    jobs.__dict__["of_allocation"] = lambda _: replace(over, end=replace(end, kind=EndKind.TIMEOUT))
+    assert isinstance(await request._pause_left(), Waiting)
 
 
 async def test_nothing_is_submitted_in_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,11 +263,16 @@ class JobRequest:
             return await self._waiting(f"job {former.number}, the trial's last one, is ending")
         return Cancelled(former.end.message) if former.end.kind == EndKind.CANCELLED else None
 
-    async def _pause_left(self) -> Waiting | None:
-        """Return that the request waits before its next job, because several have ended without a use."""
+    async def _pause_left(self) -> Waiting | Cancelled | None:
+        """Return that the request waits before its next job, because several have ended without a use.
+
+        After the end by a user there is none, although the kill of the trial may take a moment.
+        """
         job = await self.db(self.store.external_jobs.of_allocation, self.allocation_id)
         if job is None or not job.is_over or job.end is None or job.ended_at is None:
             return None
+        if job.end.kind == EndKind.CANCELLED:
+            return Cancelled(job.end.message)
         tries = int(job.name.rpartition(".")[2])
         pause_s = min(AGAIN_MOST_S, AGAIN_FIRST_S * 2.0 ** min(tries - 1, 10))
         left_s = pause_s - (datetime.now(UTC) - job.ended_at).total_seconds()
