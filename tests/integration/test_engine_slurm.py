@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.core.external_jobs import EndKind
+from airflow_provider_dtrain.hosts.slurm.scheduler import _SCHEDULERS
 from testbed.slurm.cluster import SlurmCluster
 from tests.support.counting import a_minute_passes, dead_follower, numbers, running, until
 from tests.support.engines import Engine, config, held
@@ -44,7 +45,8 @@ def pool(engine: Engine, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -
     """The engine with a pool whose slots are CPUs of a Slurm cluster."""
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
-    # A login shell sets PATH anew.
+    # Schedulers keep the cluster of the test before. A login shell sets PATH anew.
+    _SCHEDULERS._forget()
     (Path.home() / ".bash_profile").write_text(f"PATH={slurm.folder}/bin:$PATH\n")
     engine.hook.settings = dataclasses.replace(engine.hook.settings, orphan_timeout_s=15.0)
     set_pool(engine)

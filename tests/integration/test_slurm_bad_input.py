@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
+from airflow_provider_dtrain.hosts.slurm.scheduler import _SCHEDULERS
 from testbed.slurm.cluster import SlurmCluster
 from tests.support.counting import numbers, running, until
 from tests.support.engines import Engine, held
@@ -31,7 +32,8 @@ def slurm(request: pytest.FixtureRequest, slurm_clusters: Callable[..., SlurmClu
 def pool(engine: Engine, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
-    # A login shell sets PATH anew.
+    # Schedulers keep the cluster of the test before. A login shell sets PATH anew.
+    _SCHEDULERS._forget()
     (Path.home() / ".bash_profile").write_text(f"PATH={slurm.folder}/bin:$PATH\n")
     set_pool(engine)
     yield engine
