@@ -360,9 +360,7 @@ class SlurmScheduler:
         is_over = job.ends_at is not None and datetime.now(UTC) > job.ends_at + timedelta(seconds=CLOCKS_S)
         following = None if is_over else self.client.config().next_job_id
         is_forgotten = is_over or (following is not None and following > int(str(job.number)))
-        message = (
-            f"Slurm does not know job {job.number}, which has ended. The next job resumes from a checkpoint."
-        )
+        message = f"Slurm does not know job {job.number}, which has ended. The next job resumes from a checkpoint."
         end = JobEnd(kind=EndKind.LOST, message=message, nodes=() if is_forgotten else job.nodes)
         return JobStatus(number=str(job.number), name=job.name, phase=JobPhase.ENDED, end=end)
 
