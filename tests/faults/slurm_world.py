@@ -42,7 +42,8 @@ CONF = {
     "SlurmdTimeout": 15,
     "MessageTimeout": 5,
     "MinJobAge": 10,
-    "UnkillableStepTimeout": 20,
+    # A frozen controller must not count as a task that cannot be killed.
+    "UnkillableStepTimeout": 120,
     "ReturnToService": 2,
     "SchedulerParameters": "batch_sched_delay=0,bf_interval=2,sched_interval=2",
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts.slurm.scheduler import SlurmScheduler
+from airflow_provider_dtrain.hosts.slurm.scheduler import SETTLES_S, SlurmScheduler
+from airflow_provider_dtrain.store.database.tables import external_jobs
 from airflow_provider_dtrain.store.external_jobs import ExternalJobs
 from airflow_provider_dtrain.store.queue.requests import Queue
 from testbed.slurm.cluster import SlurmCluster
@@ -69,6 +71,11 @@ async def test_the_next_follower_continues_with_the_same_job(
     with pytest.raises(Death):
         await pool.carry(ticket)
     a_minute_passes(pool)
+    # A submission that was begun may still be accepted for a while.
+    store = pool.hook.store
+    with store.db.engine.begin() as conn:
+        settled = external_jobs.update().where(external_jobs.c.submitted_at.is_not(None))
+        conn.execute(settled.values(submitted_at=store.db.now() - timedelta(seconds=SETTLES_S)))
     outcome = await asyncio.wait_for(pool.carry(ticket), 90)
     assert outcome is not None
     assert outcome.state == "completed", outcome
