@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,7 +42,8 @@ while [ ! -e {folder}/first ] || [ ! -e {folder}/second ]; do sleep 0.05; done
 
 @pytest.fixture
 def public(tmp_path: Path) -> Path:
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+    # With several workers there is a folder more.
+    for folder in itertools.takewhile(lambda one: one != Path(tempfile.gettempdir()), (tmp_path, *tmp_path.parents)):
         folder.chmod(0o755)
     tmp_path.chmod(0o777)
     return tmp_path
