@@ -23,7 +23,7 @@ def shorten() -> None:
     job_request.ANSWER_S = 45.0
     scheduler.LOST_AFTER_S = 5.0
     client.SlurmClient.__init__.__kwdefaults__["submit_timeout_s"] = 8.0
-    scheduler.SETTLES_S = 20.0
+    client.SETTLES_AFTER_S = 12.0
     scheduler.PAUSE_MOST_S = 4.0
     program.serve_input.__kwdefaults__["unattended_s"] = UNATTENDED_S  # type: ignore[index]
 

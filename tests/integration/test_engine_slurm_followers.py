@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts.slurm.scheduler import SETTLES_S, SlurmScheduler
+from airflow_provider_dtrain.hosts.slurm.scheduler import SlurmScheduler
 from airflow_provider_dtrain.store.database.tables import external_jobs
 from airflow_provider_dtrain.store.external_jobs import ExternalJobs
 from airflow_provider_dtrain.store.queue.requests import Queue
@@ -75,7 +75,7 @@ async def test_the_next_follower_continues_with_the_same_job(
     store = pool.hook.store
     with store.db.engine.begin() as conn:
         settled = external_jobs.update().where(external_jobs.c.submitted_at.is_not(None))
-        conn.execute(settled.values(submitted_at=store.db.now() - timedelta(seconds=SETTLES_S)))
+        conn.execute(settled.values(submitted_at=store.db.now() - timedelta(minutes=5)))
     outcome = await asyncio.wait_for(pool.carry(ticket), 90)
     assert outcome is not None
     assert outcome.state == "completed", outcome

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.engine.session.background import alongside, in_background
 from airflow_provider_dtrain.engine.session.threads import in_connect_thread, in_thread
 from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots, GangTurn
-from airflow_provider_dtrain.engine.slots.job_request import STEP_S, Cancelled, JobRequest, Ready, poll, state_dirs
+from airflow_provider_dtrain.engine.slots.job_request import Cancelled, JobRequest, Ready, pause_s, poll, state_dirs
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
 from airflow_provider_dtrain.errors import (
     DtrainError,
@@ -245,7 +245,7 @@ class ExternalSlots(_OfJob):
 
     async def changed(self) -> None:
         """Wait until the state of the job may have changed."""
-        await self.rt.pause(STEP_S if self._request is None else self._request.pause_s())
+        await self.rt.pause(pause_s(self._request))
 
     async def _requested(self, view: AttemptView) -> JobRequest:
         if self._request is None:
@@ -320,7 +320,7 @@ class ExternalGangSlots(GangSlots):
 
     async def changed(self) -> None:
         """Wait until the state of the job may have changed."""
-        await asyncio.sleep(STEP_S if self._request is None else self._request.pause_s())
+        await asyncio.sleep(pause_s(self._request))
 
     def _job_request(self, view: GangView) -> JobRequest:
         if self._request is None:

@@ -296,6 +296,11 @@ class JobRequest:
 _UNCLEAR = "it is not clear yet whether its scheduler has accepted its job"
 
 
+def pause_s(request: JobRequest | None) -> float:
+    """Return the seconds until the next step of a request is due, None: it has taken none."""
+    return STEP_S if request is None else request.pause_s()
+
+
 def state_dirs(store_id: str, job: ExternalJob) -> str:
     """Return the path of the folders for a job's runs up to the number of the node.
 

@@ -33,6 +33,9 @@ OPTIONAL: Final = ("sacct",)
 #: sbatch itself tries again for about two minutes while the controller is away. Each try may be accepted.
 SUBMIT_TIMEOUT_S: Final = 45.0
 QUERY_TIMEOUT_S: Final = 30.0
+#: Seconds that a submission may last beyond the limit of ``sbatch``: the connection to the login node, the login, and
+#: the end of the command.
+SETTLES_AFTER_S = 60.0
 #: Jobs of one scancel, so that its arguments stay short.
 _CANCELLED_AT_ONCE: Final = 200
 #: Variables of a login that change what a command does or prints.
@@ -126,6 +129,11 @@ class SlurmClient:
     def host(self) -> str:
         """Name of the login node."""
         return self._shell.host
+
+    @property
+    def settles_in_s(self) -> float:
+        """Seconds after the begin of a submission after which it cannot be accepted any longer."""
+        return self._submit_timeout_s + SETTLES_AFTER_S
 
     @property
     def controller_requests(self) -> int:

@@ -51,14 +51,12 @@ from airflow_provider_dtrain.hosts.job.program import relay_argv, serve_argv, se
 from airflow_provider_dtrain.hosts.schedulers.base import JobPolicy
 from airflow_provider_dtrain.hosts.slurm.client import (
     NEEDED,
-    SUBMIT_TIMEOUT_S,
     Ambiguous,
     Refused,
     SlurmClient,
     Submission,
     Submitted,
 )
-from airflow_provider_dtrain.hosts.slurm.login_shell import MARGIN_S
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.hosts.transport.registry import transport_to
 from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport
@@ -69,9 +67,6 @@ if TYPE_CHECKING:
 
 #: Seconds for which the partitions of a cluster are known.
 PARTITIONS_S = 600.0
-#: Seconds after the begin of a submission after which it cannot be accepted any longer: the connection to the login
-#: node, the time limit of ``sbatch`` there, and its end.
-SETTLES_S = 30.0 + SUBMIT_TIMEOUT_S + 2 * MARGIN_S
 #: Seconds for which the controller must have denied that it knows a job before the job counts as ended.
 LOST_AFTER_S = 60.0
 #: Difference of the clocks of the store and the controller up to which a renamed job is known by its time.
@@ -225,7 +220,7 @@ class SlurmScheduler:
         self.client = SlurmClient(login, options)
         self.max_jobs = options.max_jobs
         self.python = options.python
-        self.settles_in_s = SETTLES_S
+        self.settles_in_s = self.client.settles_in_s
         self._partitions: tuple[float, datetime, Sequence[Partition]] | None = None
         self._addresses: dict[str, str] = {}
         #: Job in the store -> reading of the monotonic clock at which the controller first did not know it.
