@@ -54,7 +54,7 @@ def pool(engine: Engine, slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -
     subprocess.run(["scancel", "-u", "root"], timeout=20)
 
 
-@pytest.mark.each_change("4")
+@pytest.mark.each_change("own-4")
 @pytest.mark.parametrize("slots", [2, 4, 8])
 async def test_a_gang_is_one_job(pool: Engine, slots: int) -> None:
     ticket = pool.submit(in_pool(config("facts", slots=slots)))
