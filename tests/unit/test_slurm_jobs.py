@@ -106,10 +106,14 @@ def test_a_failed_script_reports_its_last_lines() -> None:
     assert end is not None
     assert end.report is not None
     assert (end.report.phase, end.report.exit_code) == ("setup", 5)
-    assert end.message == "Slurm job 7: The setup lines of the pool failed with exit code 5.\nno module\\x1b[2J cuda"
+    text = "no module\\x1b[2J cuda"
+    assert (
+        end.message
+        == f"Slurm job 7: The setup lines of the pool failed with exit code 5: no module\\x1b[2J cuda\n{text}"
+    )
     srun = end_of(replace(job, comment=comment("srun", 2, b"execve(): python3: No such file")))
     assert srun is not None
-    assert "srun failed with exit code 2.\nexecve(): python3" in srun.message
+    assert "srun failed with exit code 2: execve(): python3" in srun.message
 
 
 @pytest.mark.parametrize("text", ["", "hello", "dtrain-setup:1", "dtrain-x:1:YQ==", "dtrain-setup:-1:YQ==", "a\nb"])
