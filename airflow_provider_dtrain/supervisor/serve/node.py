@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import os
@@ -88,7 +89,7 @@ class Policy(NamedTuple):
             raise FrameError("a policy needs orphan_timeout_s, warn_at and on_warning") from error
 
 
-class Node:
+class Node(abc.ABC):
     """Commands, warnings and connections of one node.
 
     :param number: number of the node in the job; 0: the first one
@@ -153,9 +154,9 @@ class Node:
             self._on_warning = self.commands.run(self.policy.on_warning)
         self.report_warning(with_document(Kind.WARNING, {"node": self.number, "cause": cause}, node=self.number))
 
+    @abc.abstractmethod
     def report_warning(self, warning: Frame) -> None:
         """Send a warning to the followers."""
-        raise NotImplementedError
 
 
 class OtherNode(Node):
