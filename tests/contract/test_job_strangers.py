@@ -232,7 +232,8 @@ def test_a_follower_that_is_cut_at_any_byte_leaves_nothing_behind(nodes: JobNode
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     for process in nodes.processes.values():
         eventually(lambda process=process: not children(process.pid))  # type: ignore[misc]
-    eventually(lambda: [len(list(one.iterdir())) for one in fds] == before)
+    # The first follower's connection may still have been open when they were counted.
+    eventually(lambda: all(len(list(one.iterdir())) <= count for one, count in zip(fds, before, strict=True)))
     works(nodes)
 
 

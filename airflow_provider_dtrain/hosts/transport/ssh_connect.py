@@ -98,11 +98,19 @@ def _until_accepted(host: str, hook: SSHHook, deadline: float, begin: Callable[[
     """Return the result of ``begin``, and call it again while the connection is dropped before the key exchange."""
     started_s = time.monotonic()
     attempts = 0
+    dropped: _Dropped | None = None
     while True:
         attempts += 1
         try:
             return begin()
+        except HostUnreachableError as error:
+            if dropped is None or time.monotonic() < deadline:
+                raise
+            # The time was over during this attempt. Those before it name the cause.
+            elapsed_s = time.monotonic() - started_s
+            raise _dropped(host, hook, attempts - 1, elapsed_s, str(dropped)) from error
         except _Dropped as error:
+            dropped = error
             pause_s = min(_MAX_PAUSE_S, _PAUSE_S * 2**attempts) * random.uniform(0.5, 1.0)  # noqa: S311
             if time.monotonic() + pause_s > deadline:
                 elapsed_s = time.monotonic() - started_s
