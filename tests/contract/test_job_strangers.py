@@ -148,7 +148,7 @@ def test_a_flood_of_stalled_connections_delays_no_follower(nodes: JobNodes) -> N
         flooding.join()
 
 
-def test_connections_of_strangers_are_bounded_in_number_and_time(tmp_path: Path) -> None:
+def test_foreign_connections_are_bounded_in_number_and_time(tmp_path: Path) -> None:
     with job_nodes(tmp_path) as nodes:
         held = [dial(nodes) for _ in range(200)]
         started_s = time.monotonic()

@@ -651,14 +651,14 @@ MUTANTS: tuple[Mutant, ...] = (
         path=f"{SUPERVISOR}/serve/first_node.py",
         old="            if len(self._pending) > PENDING_LIMIT:",
         new="            if False:",
-        test="tests/contract/test_job_strangers.py::test_connections_of_strangers_are_bounded_in_number_and_time",
+        test="tests/contract/test_job_strangers.py::test_foreign_connections_are_bounded_in_number_and_time",
     ),
     Mutant(
         name="a stalled handshake lasts for ever",
         path=f"{SUPERVISOR}/serve/first_node.py",
         old="            if now_s - connection.began_s > HANDSHAKE_S:",
         new="            if False:",
-        test="tests/contract/test_job_strangers.py::test_connections_of_strangers_are_bounded_in_number_and_time",
+        test="tests/contract/test_job_strangers.py::test_foreign_connections_are_bounded_in_number_and_time",
     ),
     Mutant(
         name="another account uses the socket of a job",

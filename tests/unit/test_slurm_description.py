@@ -93,7 +93,7 @@ def test_sacct_is_never_required() -> None:
     assert "srun" in finding.message
 
 
-def test_facts_survive_the_store_and_tell_which_job_a_gang_would_be() -> None:
+def test_facts_survive_the_store_and_give_the_job_that_a_gang_would_be() -> None:
     facts = facts_of(slurm_options({}), CONFIG, [GPU], AT)
     assert from_document(to_document(facts)) == facts
     kind = scheduler_kind("slurm")

@@ -143,7 +143,7 @@ class _Output:
 
 
 class _Input:
-    """Standard input of a command. The follower sends no more than the window."""
+    """Standard input of a command. The follower sends at most the window."""
 
     def __init__(self, command: Command) -> None:
         self._command = command

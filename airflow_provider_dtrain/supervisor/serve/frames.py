@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 PROTOCOL = 1
 #: Most bytes of one stream that its receiver has not consumed. 20 MB/s need it at a round trip of 50 ms.
 WINDOW = 1 << 20
-#: Most bytes of a frame with data: a small frame of another stream waits for no more than that.
+#: Most bytes of a frame with data: a small frame of another stream waits for at most that.
 DATA_BYTES = 64 << 10
 #: Most bytes of any frame. The arguments of a command are below it.
 FRAME_BYTES = 1 << 20
