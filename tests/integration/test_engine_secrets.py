@@ -17,7 +17,7 @@ SECRETS = {
     "data": {"secrets": {"token": "hf-9f8e7d6c", "nested": {"pin": 987654321}}},
     "environment": {
         "variables": {
-            "HARMLESS": 'quiet\\ly-"4711"',
+            "HARMLESS": 'quiet\\ly-"4711-deep"',
             "DATABASE": "postgres://u:sesame-1@h/d",
             "NAME": "public-name",
         },
@@ -26,7 +26,7 @@ SECRETS = {
     "checkpoint_storage": {"type": "s3", "bucket": "b", "conn_id": "bucket"},
     "checkpoint_policy": "none",
 }
-SHOWN = ("hf-9f8e7d6c", "987654321", "4711", "sesame-1", "wJalrXUtnFEMI")
+SHOWN = ("hf-9f8e7d6c", "987654321", "4711-deep", "sesame-1", "wJalrXUtnFEMI")
 
 
 def stored(path: Path) -> str:

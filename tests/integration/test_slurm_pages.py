@@ -193,8 +193,9 @@ def test_every_command_of_the_page_succeeds(
         assert done.json["outlook"] == "never"
         assert "A gang of 16 slots does not fit" in done.json["reason"]
     assert shown["backend"] == "slurm"
-    wanted = {"partition": "gpu", "time_limit": "24h", "time_min": "2h", "memory_per_cpu": "4G", "max_jobs": 20}
+    wanted = {"partition": "gpu", "time_limit": "24h", "time_min": "2h", "memory_per_cpu": "4G"}
     assert {name: shown[name] for name in wanted} == wanted
+    assert "max_jobs" not in shown, "unset by the last command"
     assert shown["setup"] == setup
     assert shown["sbatch_options"] == ["--constraint=a100", "--licenses=data:1"]
     assert shown["without_options"] == ["mem", "srun:mpi"]
