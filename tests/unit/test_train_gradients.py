@@ -282,9 +282,14 @@ def test_bucket_sizes_worth_trying_are_those_that_differ():
 
 def test_the_fastest_candidate_is_the_one_whose_slowest_rank_is_fastest():
     everyone = [{1: 0.5, 5: 0.2, 25: 0.3}, {1: 0.1, 5: 0.4, 25: 0.3}]
-    assert fastest(everyone) == (25, {1: 0.5, 5: 0.4, 25: 0.3})
+    assert fastest(everyone, 5) == (25, {1: 0.5, 5: 0.4, 25: 0.3})
     assert score([1.0, 9.0, 2.0], 1) == 2.0
     assert score([1.0, 10.0, 2.0, 20.0, 3.0, 30.0], 2) == 22.0
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(0.98, 25), (0.96, 1), (1.1, 25)])
+def test_the_configured_bucket_size_stays_unless_another_one_is_clearly_faster(seconds, chosen):
+    assert fastest([{1: seconds, 25: 1.0}], 25)[0] == chosen
 
 
 def test_parameters_that_are_unfrozen_after_prepare_are_named_because_the_ranks_do_not_exchange_them():

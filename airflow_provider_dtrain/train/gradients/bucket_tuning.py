@@ -19,6 +19,8 @@ CANDIDATES_MIB = (1, 5, 25, 100)
 #: A new bucket size takes two steps to settle, because torch rebuilds the buckets after the first.
 SETTLE = 2
 MEASURED = 5
+#: A candidate replaces the configured size if it takes less than this share of its time. Less is noise.
+WORTH = 0.97
 MIB = 1024 * 1024
 
 
@@ -26,8 +28,8 @@ class FusionTuner:
     """Times the backward passes that exchange gradients with several bucket sizes, and keeps the fastest.
 
     Every rank counts the same passes, so all ranks change the size at the same step. At the end, they share their
-    times and make the same choice. Gradients are the same sums with every bucket size, but more than two ranks may add
-    them in another order.
+    times and make the same choice: the configured size, unless another one is clearly faster. Gradients are the same
+    sums with every bucket size, but more than two ranks may add them in another order.
 
     :param configured_mib: ``optimizations.tensor_fusion_threshold``, which is also a candidate
     """
@@ -35,7 +37,7 @@ class FusionTuner:
     def __init__(self, distributed: Distributed, device: Any, configured_mib: float) -> None:
         self._distributed = distributed
         self._device = device
-        self.chosen_mib = configured_mib
+        self.chosen_mib = self._configured_mib = configured_mib
         #: Models, and the options that they were wrapped with.
         self._models: list[tuple[Any, Mapping[str, Any]]] = []
         self._handles: list[Any] = []
@@ -99,7 +101,7 @@ class FusionTuner:
     def _choose(self) -> None:
         mine = {mib: score(times, len(self._models)) for mib, times in self._times.items()}
         everyone = self._distributed.allgather(mine)
-        chosen, slowest = fastest(everyone)
+        chosen, slowest = fastest(everyone, self._configured_mib)
         if self._distributed.get_rank() == 0:
             listed = ", ".join(f"{mib:g} MiB {seconds * 1e3:.2f} ms" for mib, seconds in sorted(slowest.items()))
             log.info(
@@ -164,13 +166,15 @@ def score(times: Sequence[float], models: int) -> float:
     return statistics.median(rounds)
 
 
-def fastest(everyone: Sequence[Mapping[float, float]]) -> tuple[float, dict[float, float]]:
+def fastest(everyone: Sequence[Mapping[float, float]], configured_mib: float) -> tuple[float, dict[float, float]]:
     """Return the candidate whose slowest rank is fastest, and each candidate's slowest rank. A tie: the smaller one.
 
     :param everyone: per rank: candidate -> seconds
+    :param configured_mib: the choice if no candidate is clearly faster
     """
     slowest = {mib: max(times.get(mib, math.inf) for times in everyone) for mib in everyone[0]}
-    return min(slowest, key=lambda mib: (slowest[mib], mib)), slowest
+    best = min(slowest, key=lambda mib: (slowest[mib], mib))
+    return (best if slowest[best] < WORTH * slowest[configured_mib] else configured_mib), slowest
 
 
 def rebucket(model: Any, mib: float, *, device: Any, options: Mapping[str, Any]) -> None:
