@@ -45,6 +45,7 @@ def pool(engine: Engine, slurm_cluster: SlurmCluster, monkeypatch: pytest.Monkey
     slurm_cluster.run("scancel", "--user=root")
 
 
+@pytest.mark.nightly
 async def test_an_environment_is_built_by_the_first_job(
     pool: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,6 +73,7 @@ async def test_an_environment_is_built_by_the_first_job(
         assert ("is built on host" in caplog.text) is is_first
 
 
+@pytest.mark.nightly
 async def test_ranks_run_in_a_container_of_the_runtime_that_setup_lines_bring(
     pool: Engine, slurm_cluster: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -103,6 +105,7 @@ async def test_the_log_of_a_gang_that_fails_is_complete(
     assert lines == [*(f"line {number}" for number in range(2000)), "wrong"]
 
 
+@pytest.mark.nightly
 async def test_stacks_of_ranks_on_all_nodes_are_shown(
     pool: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ def losses(text: str) -> list[tuple[str, str]]:
     return re.findall(r"(\d+) ranks, loss (\S+)", text)
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.parametrize("title", WAYS)
 async def test_a_ported_training_has_the_loss_of_its_job_script(
