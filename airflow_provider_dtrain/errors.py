@@ -53,6 +53,7 @@
         │   └── HostSilentError        a host did not answer for so long that its run must have ended itself
         ├── SlotsTakenError            an external scheduler took the slots back: time limit, preemption
         ├── ResultsLostError           results of a batch inference did not arrive from the host
+        ├── HostSlowError              a check found the host slow, and its pool leaves such hosts out
         ├── ProcessStuckError          a rank's process could not run for hang_timeout
         ├── SlotBusyError              another run holds the lock of a slot
         ├── SlurmUnavailableError      Slurm's controller does not answer, or is too busy: nothing is known of jobs
@@ -402,6 +403,10 @@ class SlotsTakenError(HostError):
 
     The trial resumes on other slots. No host is at fault.
     """
+
+
+class HostSlowError(HostError):
+    """A check found the host slower than its peers or than before, and its pool leaves such hosts out."""
 
 
 class HostKeyError(HostError):

@@ -10,7 +10,16 @@ from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.upkeep.host_actions import ended_by_removal, refuse_node, remove_host
 from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.terminal import cluster
-from airflow_provider_dtrain.terminal.output import FAILURE, confirm, note, placement_text, show_one, user
+from airflow_provider_dtrain.terminal.output import (
+    FAILURE,
+    confirm,
+    is_table,
+    note,
+    placement_text,
+    show,
+    show_one,
+    user,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -38,6 +47,39 @@ def probe(args: Namespace) -> int:
     results = probe_hosts(hook, records, user())
     cluster.show_hosts(args, results)
     return 0 if all(row["problem"] is None for row in results) else FAILURE
+
+
+@command
+def check(args: Namespace) -> int:
+    """Measure devices, disks and links of hosts. Exit 1 if a host is slow or cannot be measured."""
+    from airflow_provider_dtrain.core.host_rates import by_host, findings, rows_of
+    from airflow_provider_dtrain.engine.operations.host_rates import check_hosts
+
+    hook = _hook()
+    hook.ensure_local()
+    names = list(dict.fromkeys(args.host)) or [host.name for host in hook.store.hosts.registered(args.pool)]
+    records = [hook.store.hosts.get(name) for name in names]
+    found = check_hosts(
+        hook,
+        records,
+        by=user(),
+        tolerance=args.tolerance,
+        python=args.python,
+        wait_s=args.wait,
+        on_wait=lambda reason: note(f"Waiting: {reason}"),
+    )
+    show(args, rows_of(found.rates, found.slow, whole=not is_table(args)))
+    for host, problems in sorted(found.problems.items()):
+        for problem in problems:
+            note(f"{host}: {problem}")
+    named = by_host(findings(found.rates, found.slow))
+    for host, texts in named.items():
+        note(f"Host '{host}' is slow: {'; '.join(texts)}")
+    measured = {rate.host for rate in found.rates}
+    if not named and measured.issuperset(names):
+        note(f"{len(names)} host(s) are as fast as their peers and as they were.")
+        return 0
+    return FAILURE
 
 
 @command

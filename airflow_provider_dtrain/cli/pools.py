@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.cli._schedulers import refresh_facts
 from airflow_provider_dtrain.cli._store_source import StoreSource
+from airflow_provider_dtrain.core.host_rates import HostCheckRule
 from airflow_provider_dtrain.errors import ConflictError, NotNowError, UsageError
 from airflow_provider_dtrain.terminal import definition
 from airflow_provider_dtrain.terminal.jobs import described_facts, job_line
@@ -74,6 +75,8 @@ def set_pool(args: Namespace) -> None:
         "min_run_s": args.min_run,
         "defaults": _defaults(args.defaults) if args.defaults else None,
         "containers": _containers(args),
+        "host_check": None if args.check_before_gangs is None else HostCheckRule(args.check_before_gangs),
+        "host_check_every_s": args.check_every,
     }
     scheduled = _set_scheduler(args)
     given = {key: value for key, value in options.items() if value is not None}
@@ -173,7 +176,8 @@ def _row(hook: DtrainHook, pool: Any) -> dict[str, object]:
 def _shown(pool: Any) -> dict[str, object]:
     """Return what a pool is configured with."""
     if not pool.is_external:
-        rules = _options(pool.options, pool.containers)
+        checks = {"check_before_gangs": pool.host_check.value, "check_every_s": pool.host_check_every_s}
+        rules = {**_options(pool.options, pool.containers), **checks}
     else:
         # The number of slots has that name already.
         rules = {"slot_kind" if name == "slots" else name: value for name, value in pool.scheduler.items()}

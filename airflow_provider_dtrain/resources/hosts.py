@@ -64,6 +64,8 @@ class ClusterHost:
     slots: list[Slot]
     #: The external scheduler's number of the job whose node it is; None: it is registered.
     job: str | None = None
+    #: Sentences of its last check that name it as slow, one per line, the gravest first.
+    findings: str = ""
     #: None: they were not requested.
     details: HostDetails | None = None
 

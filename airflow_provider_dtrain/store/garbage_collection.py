@@ -27,6 +27,7 @@ from airflow_provider_dtrain.store.database.tables import (
     checkpoints,
     events,
     experiments,
+    host_rates,
     payloads,
     ranks,
     rung_entries,
@@ -132,6 +133,10 @@ KINDS: tuple[_Kind, ...] = (
     ),
     _Kind(
         "audit", audit, lambda: _text_bytes(audit.c.details), lambda cutoff, _: audit.c.at < cutoff,
+        is_of_trials=False,
+    ),
+    _Kind(
+        "host checks", host_rates, lambda: sa.literal(0), lambda cutoff, _: host_rates.c.at < cutoff,
         is_of_trials=False,
     ),
 )  # fmt: skip

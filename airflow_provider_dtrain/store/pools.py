@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND, JobPhase
+from airflow_provider_dtrain.core.host_rates import HostCheckRule
 from airflow_provider_dtrain.core.launch.containers import ContainerRules
 from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.core.scheduler_facts import from_document
@@ -56,6 +57,8 @@ class Pools:
         min_run_s: float | None = None,
         defaults: Mapping[str, Any] | None = None,
         containers: ContainerRules | None = None,
+        host_check: HostCheckRule | None = None,
+        host_check_every_s: float | None = None,
         by: str = "",
     ) -> Pool:
         """Return a pool after a change of its options. None leaves an option as it is.
@@ -77,6 +80,8 @@ class Pools:
             values["defaults"] = defaults
         if containers is not None:
             values["containers"] = asdict(containers)
+        if host_check is not None or host_check_every_s is not None:
+            values.update(_host_check(row, host_check, host_check_every_s))
         if values:
             conn.execute(pools.update().where(pools.c.name == name).values(**values))
             bump(conn, name)
@@ -179,8 +184,23 @@ def pool_of(row: PoolRow) -> Pool:
         facts=from_document(row.scheduler_facts) if row.scheduler_facts is not None else None,
         defaults=row.defaults,
         containers=_rules_of(row.containers),
+        host_check=HostCheckRule(row.host_check),
+        host_check_every_s=row.host_check_every_s,
         version=row.version,
     )
+
+
+def _host_check(row: PoolRow, rule: HostCheckRule | None, every_s: float | None) -> dict[str, Any]:
+    """Return the columns for the check of hosts before gangs.
+
+    :raises UserError: the pool cannot check hosts, or the time is out of range
+    """
+    if row.backend != OWN_BACKEND:
+        raise UserError(f"Pool '{row.name}' gets its hosts from {row.backend}, which checks its nodes itself.")
+    if every_s is not None and not 0 <= every_s < math.inf:
+        raise UserError(f"--check-every must be 0 s or more, got {every_s:g}.")
+    values = {"host_check": rule, "host_check_every_s": every_s}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _rules_of(document: Mapping[str, Any]) -> ContainerRules:

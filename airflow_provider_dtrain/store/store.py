@@ -31,6 +31,7 @@ from airflow_provider_dtrain.store.experiments import Experiments
 from airflow_provider_dtrain.store.external_jobs import ExternalJobs
 from airflow_provider_dtrain.store.gangs import Gangs
 from airflow_provider_dtrain.store.garbage_collection import Retention
+from airflow_provider_dtrain.store.host_rates import HostRates
 from airflow_provider_dtrain.store.hosts import Hosts
 from airflow_provider_dtrain.store.labels import LabelStore
 from airflow_provider_dtrain.store.maintenance import MaintenanceWindow
@@ -82,6 +83,7 @@ class Store:
         #: Machines and their slots.
         self.pools = Pools(db)
         self.hosts = Hosts(db)
+        self.host_rates = HostRates(db)
         #: Work: experiments, the searches that plan their trials, trials, and launches of these.
         self.experiments = Experiments(db)
         self.searches = Searches(db)

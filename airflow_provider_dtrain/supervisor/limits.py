@@ -99,6 +99,9 @@ STACK_WAIT_S, STACK_BYTES, STACKS_BYTES = 5.0, 60_000, 1 << 20
 #: Most bytes of a command's output in an answer, for the same reason. Longest time of a command that a user runs beside
 #: a rank.
 EXEC_BYTES, EXEC_MOST_S = 1 << 20, 3600.0
+#: Longest time of a measurement of this host, most bytes that its program may print, and bounds of one transfer to
+#: another host.
+MEASURE_MOST_S, MEASURE_BYTES, TRANSFER_MOST_S, TRANSFER_MOST_STREAMS = 300.0, 1 << 20, 10.0, 8
 #: Longest time of a download of an image.
 IMAGE_S = 86400.0
 #: Time for the start of a container, whose image is on the host. Time of the runtime's command after the end of the

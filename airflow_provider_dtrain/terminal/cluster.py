@@ -91,6 +91,7 @@ def host_row(host: ClusterHost) -> dict[str, Any]:
         "python": None if details is None else details.python,
         "torch": None if details is None else details.torch,
         "reason": host.state_reason or None,
+        "findings": host.findings.splitlines(),
         "environments": 0 if details is None else details.environments,
         "environments_bytes": 0 if details is None else details.environments_bytes,
         "other_stores": [] if details is None else details.other_stores,
@@ -102,6 +103,10 @@ def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
     if is_table(args):
         is_shared = any(row["other_stores"] for row in rows)
         rows = [{name: value for name, value in row.items() if is_shared or name != "other_stores"} for row in rows]
+        has_findings = any(row.get("findings") for row in rows)
+        rows = [{name: value for name, value in row.items() if has_findings or name != "findings"} for row in rows]
+        for row in rows if has_findings else ():
+            row["findings"] = "; ".join(row["findings"]) or None
         has_jobs = any(row.get("job") for row in rows)
         rows = [{name: value for name, value in row.items() if has_jobs or name != "job"} for row in rows]
         for row in rows if is_shared else ():

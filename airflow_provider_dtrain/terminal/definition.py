@@ -25,6 +25,7 @@ def _hosts() -> Group:
             _command("hosts_add", "add", "Probe a machine and register it", *_ADD, _DRY_RUN),
             a.reads("cluster", "list", "List the registered hosts", a.ONLY_POOL, function="list_hosts"),
             _command("hosts", "probe", "Probe hosts again and store the results", _ANY_HOSTS, _HOST_KEY),
+            _command("hosts", "check", "Measure hosts and name slow ones", _ANY_HOSTS, a.ONLY_POOL, *_CHECK),
             _command("hosts", "set", "Set the environment of a host's ranks", a.HOST, *_VARIABLES, function="set_host"),
             a.controls("host", "drain", "Grant no new slots on a host; running trials may finish", a.HOST),
             a.controls("host", "enable", "Enable a host, or one of its slots", a.HOST, _SLOT),
@@ -110,6 +111,23 @@ _VARIABLES = (
     Arg(("--unset",), help="Remove a variable; repeatable", action="append", default=[], metavar="NAME"),
 )
 _ANY_HOSTS = Arg(("host",), help="Names of hosts (default: all)", type=a.name, nargs="*")
+_CHECK = (
+    Arg(
+        ("--wait",),
+        help="Wait this long for slots that are in use (default: an error)",
+        type=a.seconds,
+        default=0.0,
+        metavar="TIME",
+    ),
+    Arg(
+        ("--tolerance",),
+        help="Share below peers and past from which a rate is named (default 15%%)",
+        type=a.share,
+        default=0.15,
+        metavar="SHARE",
+    ),
+    Arg(("--python",), help="Interpreter with PyTorch on the hosts (default: that of each host)", metavar="FILE"),
+)
 _FORCE = Arg(
     ("--force",), help="Remove the host even if trials run there; lists the trials that it ends", action="store_true"
 )
@@ -258,8 +276,26 @@ def _pools() -> Group:
             metavar="NAME,...",
         ),
     )
+    checks = (
+        Arg(
+            ("--check-before-gangs",),
+            help="Check the hosts of a gang before its launch: not (off, default), warn of slow ones (warn),\n"
+            "or leave slow ones out (exclude)",
+            choices=("off", "warn", "exclude"),
+        ),
+        Arg(
+            ("--check-every",),
+            help="An earlier check of a host suffices for this time (default 1d)",
+            type=a.seconds,
+            metavar="TIME",
+        ),
+    )
     options = a.InOrder(
-        *_rules("gang", "gangs"), defaults, ("Containers", containers), ("Slots of another scheduler", _SCHEDULER)
+        *_rules("gang", "gangs"),
+        ("Host checks", checks),
+        defaults,
+        ("Containers", containers),
+        ("Slots of another scheduler", _SCHEDULER),
     )
     return Group(
         name="pools",

@@ -181,3 +181,6 @@ ENVIRONMENT_POLL_S, ENVIRONMENT_LOG_S = 5.0, 10.0
 IMAGE_TIMEOUT_S = 1800.0
 #: Seconds for a host to connect to another host of the gang, once both listen.
 PEER_CONNECT_S = 5.0
+#: Time for which a host check holds its slots without a renewal, so that the slots of a killed check become free. A
+#: check renews them at a third of it.
+CHECK_HOLD_S = 60.0

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import PEER_CONNECT_S, PREPAR
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.attempt.containers import image_error, provide_images
 from airflow_provider_dtrain.engine.attempt.environments import ready_environments
+from airflow_provider_dtrain.engine.attempt.gang_check import check_gang
 from airflow_provider_dtrain.engine.attempt.host_calls import on_all, send_archives
 from airflow_provider_dtrain.engine.attempt.provenance import record_images, record_launch
 from airflow_provider_dtrain.engine.copies.collector import send_known
@@ -65,6 +66,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
             await until_copied(rt, _provide(rt, job, links, images), requests=(Killed,))
         if not images:
             job = replace(job, environments=await ready_environments(rt, job, links))
+        await check_gang(rt, view, job, links)
         network, found = await _preflight(view, job, links, has_container=bool(images))
         await record_launch(rt, view, job, found, images)
         record = job.plan(view, network, {host: link.hello for host, link in links.items()}, images)

@@ -99,6 +99,7 @@ def measurements_of(
 Port = Annotated[int, Meta(gt=0, lt=65536)]
 Rank = Annotated[int, Meta(ge=0, lt=10**6)]
 ExitCode = Annotated[int, Meta(gt=-(2**31), lt=2**31)]
+Rate = Annotated[float, Meta(gt=0, lt=1e15)]
 Text = Annotated[str, Meta(max_length=65_536)]
 #: Name or version of a package.
 Name = Annotated[str, Meta(max_length=256)]
@@ -165,6 +166,8 @@ _ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
     },
     "net_listen": {"port": Port, "addresses": Items[_OFFER]},
     "net_connect": {"results": Items[_TARGET]},
+    "net_transfer": {"bytes_per_s": Rate, "round_trip_s": Annotated[float, Meta(gt=0, lt=60)]},
+    "measure": {"results": Devices[Any], "exit_code": Maybe[ExitCode]},
     "environment": {
         "state": Text, "digest": Text | None, "refused_variables": Maybe[Items[Text]],
         "python": Maybe[Text], "progress": Maybe[Text], "build": Maybe[Text],

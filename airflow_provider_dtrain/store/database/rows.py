@@ -139,6 +139,8 @@ class PoolRow(Protocol):
     min_run_s: float
     defaults: Any
     containers: Any
+    host_check: str
+    host_check_every_s: float
     backend: str
     scheduler: Any
     scheduler_facts: Any

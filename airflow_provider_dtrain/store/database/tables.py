@@ -160,6 +160,9 @@ pools = sa.Table(
     _seconds("min_run_s", 1800.0),
     sa.Column("defaults", Json, nullable=False, default=dict),
     sa.Column("containers", Json, nullable=False, default=dict),
+    # Check of the hosts of a gang before its launch, unless it was made within this time.
+    sa.Column("host_check", sa.String(8), nullable=False, default="off", server_default="off"),
+    _seconds("host_check_every_s", 86_400.0),
     # Who gives out its slots: the queue of this store, or the scheduler of this name with these options.
     sa.Column("backend", sa.String(16), nullable=False, default="hosts", server_default="hosts"),
     sa.Column("scheduler", Json, nullable=False, default=dict),
@@ -200,6 +203,8 @@ hosts = sa.Table(
     _time("state_since"),
     sa.Column("facts", Json, nullable=False),
     _time("facts_at"),
+    # Sentences of host checks that name it, one per line.
+    sa.Column("findings", sa.Text, nullable=False, default="", server_default=""),
     # Time of the last claim to probe it because it did not answer.
     _time("probed_at"),
     sa.Column("machine_id", sa.String(128)),
@@ -220,6 +225,28 @@ slots = sa.Table(
     sa.Column("state", sa.String(16), nullable=False, default="ready"),
     # Reason why it is not ready, in words.
     sa.Column("note", sa.Text),
+)
+
+#: Results of host checks, see core/host_rates.py.
+host_rates = sa.Table(
+    "host_rates",
+    metadata,
+    _id(),
+    sa.Column("host", Name, sa.ForeignKey("hosts.name", ondelete="CASCADE"), nullable=False),
+    sa.Column("metric", sa.String(16), nullable=False),
+    sa.Column("kind", sa.String(200), nullable=False),
+    # None: it concerns the whole host.
+    sa.Column("slot", sa.Integer),
+    # Host to which a transfer went.
+    sa.Column("peer", Name),
+    sa.Column("value", sa.Float, nullable=False),
+    sa.Column("spread", sa.Float, nullable=False),
+    # Sentence that names ``host``, ``peer`` or ``both`` because of it.
+    sa.Column("finding", sa.Text),
+    sa.Column("names", sa.String(8)),
+    _time("at", nullable=False),
+    sa.Index("ix_host_rates_host", "host", "at"),
+    sa.Index("ix_host_rates_kind", "metric", "kind", "at"),
 )
 
 experiments = sa.Table(

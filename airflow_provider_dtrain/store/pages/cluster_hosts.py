@@ -63,6 +63,7 @@ def host_of(mark: HostMark) -> ClusterHost:
         slot_type=mark.slot_type,
         device_name=mark.device_name,
         job=mark.job,
+        findings=mark.findings,
         slots=cells,
     )
 
@@ -146,6 +147,7 @@ _HOSTS: sa.Select[Any] = sa.select(
     sa.type_coerce(hosts.c.state_since, sa.DateTime(timezone=True)),
     hosts.c.slot_type,
     sa.select(external_jobs.c.number).where(external_jobs.c.id == hosts.c.external_job_id).scalar_subquery(),
+    hosts.c.findings,
 ).order_by(hosts.c.name)
 _IS_USUAL = sa.and_(slots.c.enabled, slots.c.state == "ready", sa.or_(slots.c.note.is_(None), slots.c.note == ""))
 _UNUSUAL = sa.select(slots.c.host).where(sa.not_(_IS_USUAL)).distinct()

@@ -50,6 +50,8 @@ class HostMark(NamedTuple):
     slot_type: SlotType
     #: The external scheduler's number of the job whose node it is; None: it is registered.
     job: str | None
+    #: Sentences of its last check that name it, one per line.
+    findings: str
     device_name: str | None
     #: Number of its slots.
     slots: int

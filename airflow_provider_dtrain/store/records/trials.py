@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND
+from airflow_provider_dtrain.core.host_rates import HostCheckRule
 from airflow_provider_dtrain.core.launch.containers import ContainerRules
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
 from airflow_provider_dtrain.core.scheduler_facts import SchedulerFacts
@@ -70,6 +71,9 @@ class Pool:
     #: Defaults for configurations of trials in this pool.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     containers: ContainerRules = ContainerRules()
+    #: Check of a gang's hosts before its launch, and seconds for which an earlier check of a host suffices.
+    host_check: HostCheckRule = HostCheckRule.OFF
+    host_check_every_s: float = 86_400.0
     #: Raised by every change that may affect a scheduling decision.
     version: int = 0
 
@@ -118,6 +122,8 @@ class HostRecord:
     variables: Mapping[str, str] | None = None
     state: HostState = HostState.READY
     state_reason: str = ""
+    #: Sentences of host checks that name it, one per line.
+    findings: str = ""
     #: Result of the last probe.
     facts: Mapping[str, Any] = field(default_factory=dict)
     #: Together with ``boot_id`` and ``pid_ns``: the identity of the running machine.
@@ -138,6 +144,17 @@ class HostRecord:
         stores = self.facts.get("stores")
         ids = sorted(str(store) for store in stores if store != own) if isinstance(stores, Mapping) else []
         return [escaped(store)[:_MOST_CHARS] for store in ids[:_MOST_STORES]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldForCheck:
+    """Slots of a host that a check holds."""
+
+    host: str
+    allocation_id: int
+    token: int
+    #: Slot index -> UUID of its GPU; None for a CPU slot.
+    devices: Mapping[int, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)

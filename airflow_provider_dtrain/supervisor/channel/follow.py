@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
+from ..checks.measurement import measure_request
 from ..checks.network_checks import NetworkChecks
 from ..fields import Fields, parse_object, shorten
 from ..files.layout import Layout, RunFolder
@@ -80,6 +81,8 @@ class Follow:
         self.slow: dict[str, Callable[[Fields], Callable[[], Json]]] = {
             "preflight": self.checks.preflight,
             "net_connect": self.checks.connect,
+            "net_transfer": self.checks.transfer,
+            "measure": self._measure,
             "exec": self._exec,
         }
 
@@ -363,6 +366,9 @@ class Follow:
 
     def _exec(self, fields: Fields) -> Callable[[], Json]:
         return exec_request(folder_of(self.layout, fields), fields, lambda: self.open and not self.output.broken)
+
+    def _measure(self, fields: Fields) -> Callable[[], Json]:
+        return measure_request(self.layout, fields, lambda: self.open and not self.output.broken)
 
     # Heartbeats.
 

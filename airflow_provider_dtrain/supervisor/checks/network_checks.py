@@ -7,16 +7,19 @@ import functools
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable
 
 from ..fields import Fields
 from ..files.layout import Layout
+from ..limits import MAX_THREADS
 from ..machine.network import candidates
 from ..machine.sockets import addresses_to_listen_on, connect_all, open_listeners
 from ..names import WORD, Json
 from ..refusal import Refused
 from .interpreters import Interpreters
 from .probe import preflight
+from .transfers import receive, transfer, transfer_request
 
 
 class NetworkChecks:
@@ -33,18 +36,23 @@ class NetworkChecks:
         self._handle = handle
         self._forget = forget
         self.listeners: dict[str, list[socket.socket]] = {}
+        #: Nonce -> key of the transfers that its port accepts.
+        self.keys: dict[str, str] = {}
         self.shared_checks: dict[str, set[str]] = {}
         self.interpreters = Interpreters()
 
-    def listen(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
-        """Open a port that greets each process that connects."""
+    def listen(self, request_id: str | None, fields: Fields) -> tuple[Json, bytes]:
+        """Open a port that greets each process that connects, and with a key receives transfers."""
         nonce = fields.text("nonce", WORD)
+        key = fields.text("key", WORD, default=None)
         port_range = fields.port_range("port_range")
         where = addresses_to_listen_on(fields.text("interface", limit=64, default=None))
         if nonce not in self.listeners:
             if len(self.listeners) >= 64:
                 raise Refused("busy", "64 network checks are open on this channel, which is the limit. Close one.")
             self.listeners[nonce] = open_listeners(port_range, where)
+            if key is not None:
+                self.keys[nonce] = key
             for sock in self.listeners[nonce]:
                 self._handle(sock.fileno(), functools.partial(self._greet, sock, nonce))
         port = self.listeners[nonce][0].getsockname()[1] if self.listeners[nonce] else 0
@@ -53,13 +61,28 @@ class NetworkChecks:
     def _greet(self, sock: socket.socket, nonce: str) -> None:
         with contextlib.suppress(OSError):
             connection, _ = sock.accept()
+            key = self.keys.get(nonce)
+            if key is not None and threading.active_count() < MAX_THREADS:
+                threading.Thread(target=self._receive, args=(connection, nonce, key), daemon=True).start()
+                return
             with connection:
                 connection.setblocking(False)
                 connection.send(nonce.encode() + b"\n")
 
+    def _receive(self, connection: socket.socket, nonce: str, key: str) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(nonce.encode() + b"\n")
+            receive(connection, key)
+
+    def transfer(self, fields: Fields) -> Callable[[], Json]:
+        """Return the work that measures the connection to another host."""
+        request = transfer_request(fields)
+        return lambda: transfer(request)
+
     def close(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
         """End a check, and remove its files of shared folders."""
         nonce = fields.text("nonce", WORD)
+        self.keys.pop(nonce, None)
         for sock in self.listeners.pop(nonce, ()):
             self._forget(sock.fileno())
             sock.close()
