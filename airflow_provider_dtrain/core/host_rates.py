@@ -138,7 +138,7 @@ class SlowRate:
         reference = shown_value(rate.metric, self.reference)
         if rate.metric is RateMetric.ROUND_TRIP:
             return f"{name}: {rate.shown}, {against} {reference}"
-        return f"{name}: {rate.shown}, {1 - self.ratio:.0%} below the {reference} that {against}"
+        return f"{name}: {rate.shown}, {below(self.ratio)} below the {reference} that {against}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +151,11 @@ class HostFinding:
     rates: tuple[HostRate, ...]
     #: Share of the reference.
     ratio: float
+
+
+def below(ratio: float) -> str:
+    """Return by how much a rate is below its reference."""
+    return f"{min(0.99, 1 - ratio):.0%}"
 
 
 def shown_value(metric: RateMetric, value: float) -> str:
@@ -400,7 +405,7 @@ def findings(now: Sequence[HostRate], slow: Sequence[SlowRate]) -> list[HostFind
         explained.update(one.rate.subject for one in links)
         best = max(links, key=lambda one: one.ratio)
         text = (
-            f"network: it {direction} {best.rate.shown} at most, {1 - best.ratio:.0%} below the "
+            f"network: it {direction} {best.rate.shown} at most, {below(best.ratio)} below the "
             f"{shown_value(RateMetric.LINK, best.reference)} that its peers have"
         )
         of = tuple(one.rate for one in links)

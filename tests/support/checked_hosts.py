@@ -21,6 +21,8 @@ from testbed.netns.network import command
 from tests.support.registered_hosts import register
 
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
+#: Weight of a host against one other process of this machine, which has 1024.
+SHARES = 20 * 1024
 
 
 def _mount_cgroups(host: NamespaceHost) -> None:
@@ -48,6 +50,8 @@ class CheckedHosts:
             self.groups[host.name] = group = CPU_GROUPS / f"dtrain-test-{os.getpid()}-{host.name}"
             if CPU_GROUPS.is_dir():
                 group.mkdir(exist_ok=True)
+                # On a busy machine a limit must be lower than what the other processes leave to the host.
+                (group / "cpu.shares").write_text(str(SHARES))
                 (group / "cgroup.procs").write_text(str(host.init_pid))
                 _mount_cgroups(host)
         register(self)

@@ -78,13 +78,14 @@ def throttled_s() -> float | None:
     return total if is_known else None
 
 
-def queued_s() -> float:
-    """Return the time for which this thread has waited for a CPU."""
+def cpu_times() -> tuple[float, float]:
+    """Return the seconds for which this thread has had a CPU, and for which it has waited for one."""
     try:
         with open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
+            words = file.read().split()
+        return int(words[0]) / 1e9, int(words[1]) / 1e9
     except (OSError, IndexError, ValueError):
-        return 0.0
+        return 0.0, 0.0
 
 
 def windows(work: Callable[[], float], count: int) -> list[float]:
@@ -98,10 +99,10 @@ def windows(work: Callable[[], float], count: int) -> list[float]:
     rates = []
     work()
     for _ in range(count):
-        begun, queued, throttled, done = time.monotonic(), queued_s(), throttled_s(), 0.0
+        begun, queued, throttled, done = time.monotonic(), cpu_times()[1], throttled_s(), 0.0
         while time.monotonic() - begun < WINDOW_S:
             done += work()
-        waited_s = queued_s() - queued
+        waited_s = cpu_times()[1] - queued
         stopped = throttled_s()
         waited_s = 0.0 if throttled is None or stopped is None else max(0.0, waited_s - (stopped - throttled))
         passed_s = time.monotonic() - begun

@@ -18,13 +18,15 @@ from ..fields import Fields, parse_object
 from ..limits import TRANSFER_MOST_S, TRANSFER_MOST_STREAMS
 from ..names import WORD, Json
 from ..refusal import Refused
-from .rates import queued_s
+from .rates import cpu_times
 
 #: Round trips of one byte.
 ROUNDS = 50
 BLOCK = 1 << 20
 #: Part of a transfer that does not count: TCP begins slowly, and a throttle lets the first bytes pass.
 WARM_UP = 0.3
+#: Part of a transfer from which on a thread counts as busy that had a CPU or waited for one.
+BUSY = 0.85
 _HEADER = struct.Struct("!d")
 
 
@@ -42,10 +44,10 @@ def receive(connection: socket.socket, key: str) -> None:
 
 
 def _counted(connection: socket.socket, duration_s: float) -> Json:
-    """Return the bytes that arrived after the warm-up, the seconds in which they did, and those without a CPU."""
+    """Return the bytes that arrived after the warm-up, when they did, and the seconds of :func:`_waited`."""
     buffer = bytearray(BLOCK)
     begun = last = time.monotonic()
-    since, total, queued = 0.0, 0, 0.0
+    since, total, before = 0.0, 0, cpu_times()
     while True:
         count = connection.recv_into(buffer)
         now = time.monotonic()
@@ -55,8 +57,18 @@ def _counted(connection: socket.socket, duration_s: float) -> Json:
             total, last = total + count, now
         elif now - begun >= WARM_UP * duration_s:
             since = last = now
-            queued = queued_s()
-    return {"bytes": total, "seconds": last - since if since else 0.0, "queued_s": queued_s() - queued if since else 0}
+            before = cpu_times()
+    return {"bytes": total, "since_s": since, "until_s": last, "waited_s": _waited(before, last - since)}
+
+
+def _waited(before: tuple[float, float], passed_s: float) -> float:
+    """Return the seconds for which this thread waited for a CPU, 0 if the network made it sleep.
+
+    A host whose CPUs are busy sends and receives less, whatever its network is. A thread that sleeps has time to wait
+    for a CPU: its buffers go on.
+    """
+    had, queued = (now - then for now, then in zip(cpu_times(), before))
+    return queued if had + queued >= BUSY * passed_s else 0.0
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
@@ -93,13 +105,19 @@ def transfer(request: Json) -> Json:
     deadline = time.monotonic() + 4 * request["seconds"] + 20.0
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    failed = [str(result.get("error", "it did not end in time")) for result in results if "rate" not in result]
+    failed = [str(result.get("error", "it did not end in time")) for result in results if "bytes" not in result]
     if failed:
         raise Refused("no_path", f"{request['address']} port {request['port']}: {failed[0]}")
-    return {
-        "bytes_per_s": sum(result["rate"] for result in results),
-        "round_trip_s": min(result["round_trip_s"] for result in results),
-    }
+    return {"bytes_per_s": _rate(results), "round_trip_s": min(result["round_trip_s"] for result in results)}
+
+
+def _rate(results: list[Json]) -> float:
+    """Return the bytes per second of all connections together, by the clock of the receiver."""
+    seconds = max(result["until_s"] for result in results) - min(result["since_s"] for result in results)
+    if seconds <= 0:
+        raise Refused("no_path", "too little arrived to measure it")
+    waited_s = sum(result["waited_s"] for result in results) / len(results)
+    return float(sum(result["bytes"] for result in results)) / (seconds - min(waited_s, 0.95 * seconds))
 
 
 def _guarded(request: Json, result: Json) -> None:
@@ -126,24 +144,23 @@ def _send(request: Json) -> Json:
             trips.append(time.monotonic() - begun)
         sock.sendall(_HEADER.pack(request["seconds"]))
         sock.settimeout(3 * request["seconds"] + 5.0)
-        queued = _stream(sock, request["seconds"])
+        waited = _stream(sock, request["seconds"])
         sock.shutdown(socket.SHUT_WR)
         answer = parse_object(_line(sock)) or {}
-        seconds = float(answer["seconds"])
-        # A host whose CPUs are busy sends and receives less, whatever its network is.
-        waited_s = min(max(float(answer["queued_s"]), queued * (1 - WARM_UP)), 0.95 * seconds)
-        if seconds <= 0:
+        found = {name: float(answer[name]) for name in ("bytes", "since_s", "until_s", "waited_s")}
+        if not found["since_s"]:
             raise OSError("too little arrived to measure it")
-        return {"rate": int(answer["bytes"]) / (seconds - waited_s), "round_trip_s": statistics.median(trips)}
+        found["waited_s"] = max(found["waited_s"], waited * (1 - WARM_UP))
+        return {**found, "round_trip_s": statistics.median(trips)}
 
 
 def _stream(sock: socket.socket, seconds: float) -> float:
-    """Send for some seconds, and return the time for which this thread waited for a CPU."""
+    """Send for some seconds, and return those of :func:`_waited`."""
     block = bytes(BLOCK)
-    begun, queued = time.monotonic(), queued_s()
+    begun, before = time.monotonic(), cpu_times()
     while time.monotonic() - begun < seconds:
         sock.sendall(block)
-    return queued_s() - queued
+    return _waited(before, time.monotonic() - begun)
 
 
 def _line(sock: socket.socket) -> bytes:
