@@ -93,6 +93,9 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
         for warning in warnings(record.name, facts):
             if "clock" not in warning:
                 lines.append(line(f"{name}: warning", False, warning))
+    for sentence in record.findings.splitlines():
+        fix = f"Once it is repaired, run: airflow dtrain hosts check {record.name}"
+        lines.append(line(f"{name}: speed", False, f"{sentence}. {fix}"))
     if record.state in ("unreachable", "lost"):
         message = (
             f"{record.state} since its last probe. Once it is reachable, run: airflow dtrain hosts probe {record.name}"

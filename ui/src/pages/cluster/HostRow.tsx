@@ -12,8 +12,8 @@ import { LINE, SQUARE_PX, SlotSquares } from "./SlotSquares";
 /** Columns of a row: host, state, slots, utilization, actions. */
 export const ROW_COLUMNS = `minmax(150px, 1fr) minmax(170px, 1fr) ${LINE * SQUARE_PX}px 190px 36px`;
 
-/** Height of a row in pixels: the squares of a host with many slots take several lines. */
-export const rowHeight = ({ slots }: Host): number => Math.max(52, Math.ceil(slots.length / LINE) * SQUARE_PX + 16);
+/** Height of a row in pixels: the squares of a host with many slots take several lines, and a finding one. */
+export const rowHeight = ({ slots, findings = "" }: Host): number => Math.max(findings === "" ? 52 : 68, Math.ceil(slots.length / LINE) * SQUARE_PX + 16);
 
 /** Height and width of a tile in pixels. */
 export const tileHeight = ({ slots }: Host): number => Math.ceil(slots.length / LINE) * SQUARE_PX + 34;
@@ -50,7 +50,15 @@ const UtilizationCell = ({ host, utilization }: { host: string; utilization: Row
   );
 };
 
-const HostState = ({ host: { state = "ready", state_since, state_reason = "" } }: { host: Host }) => (
+/** Mark of a host that a check found slow, with the sentences of the check. */
+const SlowMark = ({ findings = "" }: { findings: string | undefined }) =>
+  findings === "" ? null : (
+    <div className="dtrain-warning dtrain-small dtrain-cut" title={findings}>
+      Slow: {findings.replaceAll("\n", "; ")}
+    </div>
+  );
+
+const HostState = ({ host: { state = "ready", state_since, state_reason = "", findings } }: { host: Host }) => (
   <div className="dtrain-cut" role="cell">
     <span className="dtrain-row">
       <StateBadge small state={state} />
@@ -65,6 +73,7 @@ const HostState = ({ host: { state = "ready", state_since, state_reason = "" } }
         {state_reason}
       </div>
     )}
+    <SlowMark findings={findings} />
   </div>
 );
 
@@ -94,12 +103,14 @@ HostRow.displayName = "HostRow";
 /** One host in the dense view. */
 export const HostTile = memo(({ host, holders, focusable }: Props) => {
   const state = host.state ?? "ready";
-  const words = `${host.name}: ${state}${host.state_reason ? `, ${host.state_reason}` : ""}`;
+  const isSlow = (host.findings ?? "") !== "";
+  const words = [`${host.name}: ${state}`, host.state_reason, isSlow ? `slow: ${host.findings}` : ""].filter(Boolean).join(", ");
   return (
     <div className="dtrain-tile" title={words}>
-      <div className={`dtrain-small dtrain-cut ${state === "ready" ? "dtrain-muted" : "dtrain-warning"}`}>
+      <div className={`dtrain-small dtrain-cut ${state === "ready" && !isSlow ? "dtrain-muted" : "dtrain-warning"}`}>
         {host.name}
         {state === "ready" ? null : ` (${state})`}
+        {isSlow ? " (slow)" : null}
       </div>
       <SlotSquares focusable={focusable} holders={holders} host={host} />
     </div>

@@ -41,6 +41,16 @@ const ofJobs = (hosts: Host[], jobs: object[]) => ({
   body: { ...cluster(hosts).body, pools: [{ ...pool, name: "hpc", backend: "slurm", hosts: 1, slots: 3, held: 3, free: 0, unavailable: 0 }], schedulers: { hpc: facts }, jobs },
 });
 
+describe("a host that a check found slow", () => {
+  it("has a mark with the sentences", async () => {
+    const findings = "memory of slot 1: 1 TB/s, 50% below the 2 TB/s that its peers have\nnetwork a to b: 1 MB/s, 90% below";
+    serve({ cluster: cluster([host("n1", { findings }), host("n2")]), me: me(true) });
+    show(<App />, "/plugin/dtrain/cluster");
+    const marks = await screen.findAllByText(/^Slow: /);
+    expect(marks.map((mark) => mark.textContent)).toEqual([`Slow: ${findings.replace("\n", "; ")}`]);
+  });
+});
+
 describe("the page of a cluster with a scheduler", () => {
   it("shows the partition of a pool and its waiting jobs while no node is in use", async () => {
     serve({ cluster: ofJobs([], [job]), me: me(true) });
