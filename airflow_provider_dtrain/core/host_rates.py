@@ -21,6 +21,8 @@ PAST_MOST, PAST_LEAST = 20, 3
 TRIP_RATIO, TRIP_LEAST_S = 3.0, 0.001
 #: A link with this part of the speed of its interface is well, whatever its peers have.
 NOMINAL = 0.8
+#: The same for disks, which the cache of the system and other machines on the same storage change.
+DISK_TOLERANCE = 0.5
 #: Devices that are each compared with all others but themselves.
 FEW = 64
 _KIND_CHARS = 200
@@ -205,6 +207,7 @@ def rows_of(rates: Sequence[HostRate], slow: Sequence[SlowRate], *, whole: bool)
     return rows
 
 
+_DISK = frozenset({RateMetric.DISK_WRITE, RateMetric.DISK_READ})
 #: Metrics that a host measures alone.
 _REPORTED = (RateMetric.MATMUL, RateMetric.MEMORY, RateMetric.DISK_WRITE, RateMetric.DISK_READ)
 
@@ -358,7 +361,8 @@ def _slow(rate: HostRate, reference: _Reference | None, basis: str, tolerance: f
     slow = SlowRate(rate=rate, reference=reference.value, basis=basis)
     if rate.metric is RateMetric.ROUND_TRIP:
         return slow if rate.value > max(TRIP_LEAST_S, TRIP_RATIO * reference.value) else None
-    limit = max(tolerance, min(SURELY, DEVIATIONS * max(reference.scatter, rate.spread)))
+    least = max(tolerance, DISK_TOLERANCE) if rate.metric in _DISK else tolerance
+    limit = max(least, min(SURELY, DEVIATIONS * max(reference.scatter, rate.spread)))
     return slow if slow.ratio < 1 - limit and not _is_nominal(rate) else None
 
 

@@ -165,12 +165,19 @@ class HostRates:
 
     @reads
     def past(self, conn: Connection, names: Iterable[str]) -> list[HostRate]:
-        """Return the earlier results of hosts, the latest first: at most :data:`.PAST_MOST` of each subject."""
+        """Return the earlier results of hosts, the latest first: at most :data:`.PAST_MOST` of each subject.
+
+        Results that were named are left out, so that a fault does not become the norm.
+        """
         own = host_rates.c
         number = sa.func.row_number().over(
             partition_by=(own.host, own.metric, own.kind, own.slot, own.peer), order_by=own.id.desc()
         )
-        inner = sa.select(host_rates, number.label("number")).where(own.host.in_(list(names))).subquery()
+        inner = (
+            sa.select(host_rates, number.label("number"))
+            .where(own.host.in_(list(names)), own.finding.is_(None))
+            .subquery()
+        )
         query = sa.select(inner).where(inner.c.number <= PAST_MOST).order_by(inner.c.id.desc())
         return [_rate(row) for row in conn.execute(query)]
 

@@ -85,7 +85,7 @@ def test_twenty_checks_of_healthy_hosts_name_no_host(fleet: CheckedHosts) -> Non
 @needs_cgroups
 def test_a_host_with_a_cpu_quota_is_named_until_the_quota_is_gone(fleet: CheckedHosts) -> None:
     slow = fleet.names[1]
-    fleet.limit_cpu(slow, 0.2)
+    fleet.limit_cpu(slow, 0.1)
     try:
         named = fleet.named(fleet.check())
     finally:
@@ -154,7 +154,9 @@ def test_a_killed_check_leaves_no_process_and_no_file_and_its_slots_become_free(
         assert len(fleet.held()) == 6
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    wait_until(lambda: not any(measuring(fleet, name) for name in fleet.names), what="the end of the measurement", timeout_s=30)
+    wait_until(
+        lambda: not any(measuring(fleet, name) for name in fleet.names), what="the end of the measurement", timeout_s=30
+    )
     assert left_files(fleet) == []
     later = Store.open(url, clock=lambda: utcnow() + timedelta(seconds=CHECK_HOLD_S + 1))
     later.queue.schedule("gpus")

@@ -22,7 +22,7 @@ from tests.support.registered_hosts import register
 
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
 #: Weight of a host against one other process of this machine, which has 1024.
-SHARES = 20 * 1024
+SHARES = 100 * 1024
 
 
 def _mount_cgroups(host: NamespaceHost) -> None:

@@ -62,6 +62,13 @@ def test_another_tolerance_may_be_chosen() -> None:
     assert list(named(now, tolerance=0.05)) == ["c"]
 
 
+@pytest.mark.parametrize(("value", "is_named"), [(0.55, False), (0.45, True)])
+def test_a_disk_is_named_below_half_of_its_peers(value: float, is_named: bool) -> None:
+    values = {"a": 1.0, "b": 1.0, "c": value}
+    now = [HostRate(host=host, metric=RateMetric.DISK_WRITE, kind="ext4", value=one) for host, one in values.items()]
+    assert bool(named(now)) is is_named
+
+
 def test_devices_of_other_kinds_are_no_peers() -> None:
     slow = HostRate(host="c", metric=RateMetric.MATMUL, kind="T4", slot=0, value=1e13)
     assert named([device("a", 6e14), device("b", 6e14), slow]) == {}
