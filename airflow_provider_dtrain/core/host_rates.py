@@ -123,7 +123,7 @@ class SlowRate:
 
     @property
     def ratio(self) -> float:
-        """Rate as a share of the reference; of a round trip the reference as a share of it."""
+        """Rate as a share of the reference, and for a round trip the reference as a share of it."""
         pair = (self.rate.value, self.reference)
         return pair[0] / pair[1] if self.rate.metric is not RateMetric.ROUND_TRIP else pair[1] / pair[0]
 

@@ -157,7 +157,7 @@ class HostRates:
 
     @reads
     def fresh(self, conn: Connection, names: Iterable[str], since: datetime) -> set[tuple[str, int | None]]:
-        """Return (host, slot) whose devices were measured since a time; of CPUs the slot is None."""
+        """Return (host, slot) whose devices were measured since a time. CPUs have the slot None."""
         own = host_rates.c
         of_devices = own.metric.in_([RateMetric.MATMUL.value, RateMetric.MEMORY.value])
         query = sa.select(own.host, own.slot).where(own.host.in_(list(names)), of_devices, own.at >= since).distinct()
