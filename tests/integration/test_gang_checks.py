@@ -56,7 +56,7 @@ def run(fleet: CheckedHosts, rule: HostCheckRule, slots: int, *, every_s: float 
 
 
 def test_a_trial_leaves_a_slow_host_out_and_its_timeline_has_the_sentence(fleet: CheckedHosts) -> None:
-    slow, well = fleet.names
+    well, slow = fleet.names
     find_slow(fleet, slow)
     trial_id, hosts = run(fleet, HostCheckRule.EXCLUDE, 2)
     assert hosts == [well]

@@ -117,7 +117,7 @@ def _rate(results: list[Json]) -> float:
     if seconds <= 0:
         raise Refused("no_path", "too little arrived to measure it")
     waited_s = sum(result["waited_s"] for result in results) / len(results)
-    return float(sum(result["bytes"] for result in results)) / (seconds - min(waited_s, 0.95 * seconds))
+    return float(sum(result["bytes"] for result in results) / (seconds - min(waited_s, 0.95 * seconds)))
 
 
 def _guarded(request: Json, result: Json) -> None:
