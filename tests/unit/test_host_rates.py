@@ -129,7 +129,11 @@ def test_one_slow_link_is_named_at_both_of_its_hosts() -> None:
 
 def test_of_two_hosts_the_slower_direction_is_named_at_both() -> None:
     found = named([link("a", "b", 1e9), link("b", "a", 1e8)])
-    assert set(found) == {"a", "b"}
+    assert found == {host: ["network b to a: 100 MB/s, 90% below the 1000 MB/s that its peers have"] for host in "ab"}
+
+
+def test_a_host_a_fifth_slower_is_named_although_most_links_of_three_hosts_are_its_own() -> None:
+    assert list(named(mesh({"a": (1e9, 1e9), "b": (8e8, 8e8), "c": (1e9, 1e9)}))) == ["b"]
 
 
 def test_a_link_with_the_speed_of_its_interface_is_well() -> None:
