@@ -226,3 +226,22 @@ def test_a_gang_of_eight_gpus_gets_every_point_of_half_an_hour(store, submit, st
     found = store.telemetry.series(ticket.trial_id, max_points=2000)
     assert len(found) == 9
     assert {(one.step_s, len(one.at_s)) for one in found} == {(1, 1800)}
+
+
+@pytest.mark.each_change
+def test_callbacks_are_one_part_of_a_step_and_a_total_for_each_hook(store, running):
+    ticket, watch = running
+    hooks = {"Stopping.on_validation_end": 0.1, "Stopping.on_checkpoint_save_start": 0.5, "other": 0.1}
+    series = {Key("callbacks", hook, 0): points(START_S, 20, value) for hook, value in hooks.items()}
+    part = of_host("a", START_S, 20, ranks=1)
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series={**part.series, **series})])
+    store.telemetry.compact(ticket.attempt_id)
+    found = store.telemetry.timings(ticket.trial_id, buckets=10)
+    totals = {one.name: round(one.total_s, 2) for one in found.totals if one.name.startswith("callbacks")}
+    assert totals == {f"callbacks.{hook}": 20 * value for hook, value in hooks.items()}
+    by_name = {part.name: round(part.total_s, 2) for part in found.parts}
+    assert by_name["callbacks"] == 4.0, "without the hook whose time is in that of the checkpoint"
+    lines = store.telemetry.series(ticket.trial_id, kind="rank", metrics=["callbacks"])
+    assert [(one.metric, one.device, one.unit) for one in lines] == [
+        (f"callbacks.{hook}", "", "s") for hook in sorted(hooks)
+    ]

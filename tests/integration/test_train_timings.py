@@ -71,3 +71,35 @@ def test_profiling_switches_timings_off(tmp_path, profiling):
     assert not (rank.folder / "samples").exists()
     assert "timings" not in {event["kind"] for event in rank.events}
     assert {"report", "validation", "result"} <= {event["kind"] for event in rank.events}
+
+
+CALLBACKS = """
+    import time
+    from airflow_provider_dtrain.train import pytorch
+    from tests.support.small_trial import Small
+    class Slow(pytorch.PyTorchCallback):
+        def on_validation_end(self, metrics): time.sleep(0.02)
+        def on_training_epoch_start(self, epoch_idx): pass
+        def on_checkpoint_save_start(self, checkpoint): time.sleep(0.02)
+        def on_trial_shutdown(self): time.sleep(0.02)
+    class Trial(Small):
+        def build_callbacks(self): return {"slow": Slow()}
+    with pytorch.init(hparams={"lr": 0.01}) as context:
+        pytorch.Trainer(Trial(context), context).fit(max_length=pytorch.Epoch(2), validation_period=pytorch.Epoch(1),
+                                              checkpoint_policy="all")
+"""
+
+
+def test_every_hook_of_a_callback_is_measured_on_every_rank(tmp_path):
+    ranks = run_ranks(script(tmp_path, CALLBACKS), tmp_path / "run", 2)
+    assert [rank.exit_code for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+    of_both = {"on_validation_end": 2, "on_training_epoch_start": 2, "on_trial_shutdown": 1}
+    for rank, hooks in zip(ranks, ({**of_both, "on_checkpoint_save_start": 2}, of_both), strict=True):
+        found = {name: one for name, one in summed(rank.events).items() if name.startswith("callbacks.")}
+        assert {name: count for name, (count, _) in found.items()} == {
+            f"callbacks.Slow.{hook}": count for hook, count in hooks.items()
+        }
+        assert found["callbacks.Slow.on_validation_end"][1] >= 0.04
+        assert found["callbacks.Slow.on_trial_shutdown"][1] >= 0.02, "after the last batch"
+        lines = [line for line in lines_of(rank.folder / "timings") if line["kind"] == "timings"]
+        assert {name for line in lines for name in line["us"]} >= set(found)

@@ -167,3 +167,31 @@ def test_every_metric_of_the_host_is_known_with_its_unit() -> None:
     gpu = {name: 1 for name in SYSTEM_METRICS if name.startswith("gpu")}
     found = reading(system(**values, gpus=[{"uuid": "GPU-1", **gpu}]))
     assert {key.metric for key in found.series} == set(SYSTEM_METRICS)
+
+
+def test_hooks_of_callbacks_are_series_of_one_metric() -> None:
+    found = reading(
+        timings({"callbacks.Stopping.on_validation_end": [2, 300, 100, 200], "callbacks": [1, 1, 1, 1]}), RANK
+    )
+    assert found.series[Key("callbacks", "Stopping.on_validation_end", 3)].count == [2]
+    assert codes(found) == {"value": 1}, "the metric itself has no durations"
+
+
+@pytest.mark.parametrize(
+    "name", ["callbacks.", "callbacks.A", "callbacks.A.b", "callbacks.A.on_x.on_y", "callbacks.<b>.on_x",
+             "callbacks.é.on_x", "callbacks.A.on_x\n", f"callbacks.{'A' * 65}.on_x"],
+)  # fmt: skip
+def test_a_callback_has_the_name_of_a_class_and_a_hook(name: str) -> None:
+    found = reading(timings({name: [1, 1, 1, 1]}), Measured(rank=3))
+    assert (found.series, codes(found)) == ({}, {"value": 1})
+
+
+def test_a_rank_has_a_limited_number_of_callbacks_over_all_answers() -> None:
+    rank = Measured(rank=0)
+    for number in range(0, 100, 10):
+        names = {f"callbacks.A{number + place}.on_x": [1, 5, 5, 5] for place in range(10)}
+        found = reading(timings({"callbacks.A3.on_x": [1, 7, 7, 7], **names}), rank)
+        assert codes(found) == {}
+        assert Key("callbacks", "A3.on_x", 0) in found.series
+    assert set(found.series) == {Key("callbacks", "A3.on_x", 0), Key("callbacks", "other", 0)}
+    assert found.series[Key("callbacks", "other", 0)].count == [10]

@@ -251,3 +251,42 @@ def test_a_disk_that_is_full_loses_measurements_and_nothing_else(tmp_path):
     timings._summarize()
     (event,) = lines_of(tmp_path / "events")
     assert event["names"]["backward"]["count"] == 1
+
+
+def test_hooks_of_callbacks_are_timed_by_class_and_hook(timings, clock, tmp_path):
+    callbacks = pytest.importorskip("airflow_provider_dtrain.train.trial.callbacks")
+
+    class Stopping(callbacks.PyTorchCallback):
+        def on_validation_start(self):
+            clock.now += 0.5
+
+        def on_trial_shutdown(self):
+            raise RuntimeError
+
+    odd = type("Odd <Klass>é", (Stopping,), {})
+    many = callbacks.Callbacks({"a": Stopping(), "b": Stopping(), "c": odd()}, timings)
+    many.call("on_validation_start")
+    many.call("on_training_start")
+    with pytest.raises(RuntimeError):
+        many.call("on_trial_shutdown")
+    timings.close()
+    (line,) = [line for line in lines_of(tmp_path / "timings") if line["kind"] == "timings"]
+    assert line["us"] == {
+        "callbacks.Stopping.on_validation_start": [2, 1_000_000, 500_000, 500_000],
+        "callbacks.Odd__Klass__.on_validation_start": [1, 500_000, 500_000, 500_000],
+    }
+
+
+def test_a_rank_times_a_limited_number_of_callbacks_by_name(timings, tmp_path):
+    callbacks = pytest.importorskip("airflow_provider_dtrain.train.trial.callbacks")
+    kinds = [
+        type(f"K{index}", (callbacks.PyTorchCallback,), {"on_training_start": lambda self: None}) for index in range(40)
+    ]
+    many = callbacks.Callbacks({kind.__name__: kind() for kind in kinds}, timings)
+    for _ in range(2):
+        many.call("on_training_start")
+    timings.close()
+    (line,) = [line for line in lines_of(tmp_path / "timings") if line["kind"] == "timings"]
+    assert len(line["us"]) == callbacks.TIMINGS_MOST + 1
+    assert line["us"][callbacks.OTHER][0] == 2 * (40 - callbacks.TIMINGS_MOST)
+    assert set(line["us"]) == {f"callbacks.K{index}.on_training_start" for index in range(32)} | {callbacks.OTHER}

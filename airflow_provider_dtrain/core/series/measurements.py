@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.core.event_log import read_measurements
-from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
+from airflow_provider_dtrain.core.series.metrics import CALLBACKS, SYSTEM_METRICS, CallbackNames
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import RANK_METRICS
 
@@ -15,7 +15,7 @@ from airflow_provider_dtrain.core.series.step_times import RANK_METRICS
 LARGEST, COUNT_MOST = 1e18, 10**9
 #: Microseconds in the unit of timings.
 _SECOND = 1e6
-_RANK_METRICS = frozenset(RANK_METRICS)
+_RANK_METRICS = frozenset(RANK_METRICS) - {CALLBACKS}
 _NUMBERS = frozenset((int, float))
 #: Count, sum, minimum and maximum of one second.
 _Second = list[float]
@@ -40,10 +40,12 @@ class Measured:
 
     :param rank: None for the file of the host
     :param devices: UUIDs of the GPUs that the attempt has on the host
+    :param callbacks: callbacks that the rank has measured so far
     """
 
     rank: int | None
     devices: frozenset[str] = frozenset()
+    callbacks: CallbackNames = field(default_factory=CallbackNames, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +165,12 @@ def _timings(line: Mapping[str, Any], source: Measured) -> Values:
     durations = line.get("us")
     rank = source.rank
     for name, sums in durations.items() if isinstance(durations, dict) else ():
-        yield (Key(name, "", rank), _sums(sums)) if name in _RANK_METRICS else _REFUSED
+        if name in _RANK_METRICS:
+            yield Key(name, "", rank), _sums(sums)
+        elif (callback := source.callbacks.series_of(name)) is not None:
+            yield Key(CALLBACKS, callback, rank), _sums(sums)
+        else:
+            yield _REFUSED
 
 
 def _sums(sums: object) -> _Second | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 #: name -> unit of each system metric of a host. Rates are per second.
@@ -19,8 +20,44 @@ SYSTEM_METRICS: Mapping[str, str] = {
 #: Names of timings in the order of a batch. Other names follow.
 TIMINGS = (
     "dataloader_next", "to_device", "train_batch", "backward", "gradient_exchange", "step_optimizer",
-    "step_lr_schedulers", "from_device", "reduce_metrics", "checkpoint",
+    "step_lr_schedulers", "from_device", "reduce_metrics", "checkpoint", "callbacks",
 )  # fmt: skip
 
 #: Timings of which a summary holds one value. They have a mean, but their sum has no meaning.
 SAMPLED_TIMINGS = frozenset({"gradient_exchange"})
+
+#: Timing of the hooks of a trial class's callbacks. It has a series per class and hook, as ``Stopping.on_epoch_end``.
+CALLBACKS = "callbacks"
+#: Most classes and hooks of a rank that have a series of their own, and the series of all further ones together.
+CALLBACKS_MOST, OTHER_CALLBACKS = 32, "other"
+#: Hook that runs inside ``checkpoint``, whose time contains it.
+INSIDE_CHECKPOINT = "on_checkpoint_save_start"
+_CALLBACK = re.compile(r"callbacks\.(other|[A-Za-z0-9_]{1,64}\.on_[a-z_]{1,40})", re.ASCII)
+
+
+class CallbackNames:
+    """Classes and hooks of one rank that have a series of their own: the first ones that it measures."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def series_of(self, timing: str) -> str | None:
+        """Return the series of a timing ``callbacks.CLASS.HOOK``, None for a name of another form."""
+        found = _CALLBACK.fullmatch(timing)
+        if found is None:
+            return None
+        name = found[1]
+        if name not in self._known:
+            if len(self._known) >= CALLBACKS_MOST:
+                return OTHER_CALLBACKS
+            if name != OTHER_CALLBACKS:
+                self._known.add(name)
+        return name
+
+
+def timing_of(metric: str, series: str) -> str:
+    """Return the name of a timing of a rank.
+
+    :param series: class and hook of a callback; empty for any other timing
+    """
+    return f"{metric}.{series}" if series else metric

@@ -14,7 +14,7 @@ class Key(NamedTuple):
     """Identity of a series on its host."""
 
     metric: str
-    #: UUID of a GPU; empty for the host itself and for ranks.
+    #: UUID of a GPU, or class and hook of a callback; empty for the host itself and for other timings of ranks.
     device: str = ""
     #: Rank that measured it; None for the host and its GPUs.
     rank: int | None = None

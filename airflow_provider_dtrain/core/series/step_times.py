@@ -33,7 +33,7 @@ EARLY_S, LINE_S, BUCKET_S = 300, 5, 10
 #: ``train_batch`` without the other parts in it.
 PARTS = (
     "dataloader_next", "to_device", "forward", "backward", "step_optimizer", "step_lr_schedulers", "from_device",
-    "reduce_metrics", "checkpoint",
+    "reduce_metrics", "checkpoint", "callbacks",
 )  # fmt: skip
 #: Part that remains of a whole step whose program does not use the loader of the training library.
 REST = "rest"

@@ -9,7 +9,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
+from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS, timing_of
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS
 from airflow_provider_dtrain.core.series.tiers import tier_for
@@ -211,9 +211,9 @@ def _series(attempt: int, host: str, key: Key, points: Points, step_s: int) -> S
     return Series(
         attempt=attempt,
         host=host,
-        device=key.device,
+        device=key.device if key.rank is None else "",
         rank=key.rank,
-        metric=key.metric,
+        metric=key.metric if key.rank is None else timing_of(key.metric, key.device),
         unit=SYSTEM_METRICS.get(key.metric, "s"),
         step_s=step_s,
         at_s=at,

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.series.metrics import SAMPLED_TIMINGS
+from airflow_provider_dtrain.core.series.metrics import CALLBACKS, INSIDE_CHECKPOINT, SAMPLED_TIMINGS, timing_of
 from airflow_provider_dtrain.core.series.points import Points
 from airflow_provider_dtrain.core.series.step_times import (
     BUCKET_S,
@@ -66,7 +66,9 @@ def find_step_times(conn: Connection, of: AttemptOf, span: Span | None, buckets:
 def find_breakdown(conn: Connection, of: AttemptOf, span: Span | None, buckets: int) -> TimingBreakdown:
     """Return the parts of the steps by time bucket, mean over the ranks, and the totals of each rank."""
     bucket_s, at, found = _by_rank(conn, of, RANK_METRICS, span, buckets)
-    columns = {name: _totals([timings.get(name) for _, timings in found.values()], at) for name in PARTS}
+    columns = {
+        name: _totals([one for _, timings in found.values() for one in _of_part(timings, name)], at) for name in PARTS
+    }
     columns[REST] = _rest([timings for _, timings in found.values()], at)
     sums = [sum(column[index] for column in columns.values()) for index in range(len(at))]
     whole = sum(sums) or 1.0
@@ -87,8 +89,7 @@ def find_breakdown(conn: Connection, of: AttemptOf, span: Span | None, buckets: 
         totals=[
             _total(rank, name, timings[name])
             for rank, (_, timings) in found.items()
-            for name in RANK_METRICS
-            if name in timings
+            for name in (*(name for name in RANK_METRICS if name in timings), *sorted(_callbacks(timings)))
         ],
     )
 
@@ -104,7 +105,7 @@ def _by_rank(
     found: dict[int, tuple[str, OfRank]] = {}
     for (_, host, key), one in sorted(points.items(), key=lambda pair: pair[0][2].rank or 0):
         if key.rank is not None:
-            found.setdefault(key.rank, (host, {}))[1][key.metric] = one
+            found.setdefault(key.rank, (host, {}))[1][timing_of(key.metric, key.device)] = one
     times = [at for _, timings in found.values() for one in timings.values() for at in (one.at[0], one.at[-1])]
     at = list(range(min(times), max(times) + 1, bucket_s)) if times else []
     return bucket_s, at, found
@@ -139,6 +140,17 @@ def _steps_of(rank: int, host: str, timings: OfRank, at: Sequence[int]) -> tuple
         is_slow=False,
     )
     return row, pace
+
+
+def _callbacks(timings: OfRank) -> list[str]:
+    return [name for name in timings if name.startswith(f"{CALLBACKS}.")]
+
+
+def _of_part(timings: OfRank, name: str) -> list[Points | None]:
+    """Return the timings of one rank that are a part of the steps."""
+    if name != CALLBACKS:
+        return [timings.get(name)]
+    return [timings[one] for one in _callbacks(timings) if not one.endswith(f".{INSIDE_CHECKPOINT}")]
 
 
 def _rest(ranks: Sequence[OfRank], at: Sequence[int]) -> list[float]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import TrialClassError
+from airflow_provider_dtrain.train.reports.timings import RankTimings
 from airflow_provider_dtrain.train.values import Metrics, StateDict
 
 log = logging.getLogger(__name__)
@@ -97,20 +99,29 @@ class PyTorchCallback:
 
 
 HOOKS = tuple(name for name in vars(PyTorchCallback) if name.startswith("on_"))
+#: Most classes and hooks of a rank with a timing of their own, and characters of a class in its name. The control side
+#: accepts no more.
+TIMINGS_MOST, CLASS_CHARS = 32, 64
+#: Timing of all further hooks together.
+OTHER = "callbacks.other"
 
 
 class Callbacks:
-    """The callbacks of a trial, called by name.
+    """The callbacks of a trial, called by name and timed by class and hook.
 
     :param callbacks: return value of ``build_callbacks()``
+    :param timings: gets ``callbacks.CLASS.HOOK``; None measures nothing
     """
 
-    def __init__(self, callbacks: Any) -> None:
+    def __init__(self, callbacks: Any, timings: RankTimings | None = None) -> None:
         self._callbacks = _checked(callbacks)
-        #: Hook -> methods that override it.
-        self._methods: dict[str, list[Callable[..., None]]] = {
+        self._timings = timings or RankTimings()
+        #: Timings of the hooks that ran so far.
+        self._timed: set[str] = set()
+        #: Hook -> class and method of each callback that overrides it.
+        self._methods: dict[str, list[tuple[str, Callable[..., None]]]] = {
             hook: [
-                _adapted(getattr(callback, hook), hook)
+                (type(callback).__name__, _adapted(getattr(callback, hook), hook))
                 for callback in self._callbacks.values()
                 if getattr(type(callback), hook) is not getattr(PyTorchCallback, hook)
             ]
@@ -123,8 +134,17 @@ class Callbacks:
 
     def call(self, hook: str, *arguments: Any) -> None:
         """Run one hook of every callback, in order."""
-        for method in self._methods[hook]:
-            method(*arguments)
+        for kind, method in self._methods[hook]:
+            with self._timings.of(self._timing(kind, hook)):
+                method(*arguments)
+
+    def _timing(self, kind: str, hook: str) -> str:
+        name = f"callbacks.{re.sub('[^0-9A-Za-z_]', '_', kind)[:CLASS_CHARS]}.{hook}"
+        if name not in self._timed:
+            if len(self._timed) >= TIMINGS_MOST:
+                return OTHER
+            self._timed.add(name)
+        return name
 
     def state_dict(self) -> StateDict:
         """Return every callback's state by its name."""

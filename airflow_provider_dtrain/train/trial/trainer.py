@@ -57,7 +57,7 @@ class TrialTrainer:
         self._context = context
         self._ctx = context._ctx
         self._rank = context.distributed.get_rank()
-        self._callbacks = Callbacks(trial.build_callbacks())
+        self._callbacks = Callbacks(trial.build_callbacks(), self._ctx._timings)
         self._position = context._position = Position()
         self._state = PreparedTrialState(self._position, self._callbacks, context)
         self._metrics = BatchMetrics()
