@@ -362,7 +362,8 @@ class Trial:
     def metrics(self, group: str | None = None, *, abandoned: bool = False) -> list[MetricReport]:
         """Return its reports by step.
 
-        :param group: ``training`` or ``validation``; None = both
+        :param group: ``training``, ``validation``, or ``builtin`` for those of the training library itself;
+            None = training and validation
         :param abandoned: also steps that a later attempt repeated
         """
         return self._client.source.metrics(self.id, group=group, abandoned=abandoned)

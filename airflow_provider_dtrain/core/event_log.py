@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from airflow_provider_dtrain.core.documents import JsonObject
+from airflow_provider_dtrain.core.series.metrics import BUILTIN_METRICS
 from airflow_provider_dtrain.core.untrusted_json import (
     UntrustedInputError,
     is_count,
@@ -254,6 +255,10 @@ def _timings(value: Any, _: EventSource) -> bool:
     return isinstance(value, dict) and len(value) <= METRICS_LIMIT and all(isinstance(v, dict) for v in value.values())
 
 
+def _builtin(value: Any, source: EventSource) -> bool:
+    return isinstance(value, dict) and BUILTIN_METRICS.keys() >= value.keys() and _metrics(value, source)
+
+
 _WEIGHTS: Mapping[str, _Check] = {
     "step": _count,
     "digest": _digest,
@@ -275,6 +280,7 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
     "first_step": {},
     "report": _REPORT,
     "validation": _REPORT,
+    "builtin": {**_REPORT, "metrics": _builtin},
     "checkpoint": {
         "step": _count, "path": _text(4096), "size_bytes": _maybe(_count), "sha256": _maybe(_text(64)),
         "metrics": _maybe(_metrics), "removed": _maybe(_texts),

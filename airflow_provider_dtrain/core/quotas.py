@@ -42,7 +42,7 @@ class QuotaLimits:
 
     events: int
     checkpoints: int
-    #: Of each group, training and validation.
+    #: Of each group.
     metric_rows: int
     metric_names: int
 
@@ -56,6 +56,7 @@ class Usage:
     checkpoints: int = 0
     reports: int = 0
     validations: int = 0
+    builtins: int = 0
     names: set[str] = field(default_factory=set)
     #: Numbers (``seq``) of the supervisors' events of the current run.
     of_supervisors: dict[SupervisorKey, set[int]] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class Quota:
             return QuotaVerdict(None, "attempt_events_limit")
         if kind == "checkpoint" and 0 < limits.checkpoints <= usage.checkpoints:
             return QuotaVerdict(None, "attempt_checkpoints_limit")
-        rows = {"report": usage.reports, "validation": usage.validations}.get(kind, -1)
+        rows = {"report": usage.reports, "validation": usage.validations, "builtin": usage.builtins}.get(kind, -1)
         if 0 < limits.metric_rows <= rows:
             return QuotaVerdict(None, "attempt_metric_rows_limit")
         usage.events += 1
@@ -106,7 +107,9 @@ class Quota:
         usage.checkpoints += kind == "checkpoint"
         usage.reports += kind == "report"
         usage.validations += kind == "validation"
-        return self._without_new_names(event) if rows >= 0 else QuotaVerdict(event)
+        usage.builtins += kind == "builtin"
+        has_own_names = rows >= 0 and kind != "builtin"
+        return self._without_new_names(event) if has_own_names else QuotaVerdict(event)
 
     def _has_room(self, kind: str, size: int) -> bool:
         events = self.limits.events

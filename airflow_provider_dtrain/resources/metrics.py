@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-MetricGroup = Literal["training", "validation"]
+#: ``training`` and ``validation``: reported by the program. ``builtin``: recorded by the training library itself.
+MetricGroup = Literal["training", "validation", "builtin"]
 #: A number. JSON has no NaN and no infinity, so these are sent as their names.
 Number = float | Literal["nan", "inf", "-inf"]
 #: A reported value; NaN and infinities by their names.

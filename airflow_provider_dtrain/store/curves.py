@@ -23,7 +23,10 @@ ROWS_MOST = 20_000
 NAMES_OF_ROWS = 20
 #: Characters of a name that a JSON path can hold on every database. Whole reports are read for other names.
 _PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - frozenset('"\\')
-GROUPS: tuple[MetricGroup, ...] = ("validation", "training")
+GROUPS: tuple[MetricGroup, ...] = ("validation", "training", "builtin")
+
+#: Groups of what programs report.
+REPORTED = GROUPS[:2]
 
 
 class Curves:
@@ -51,7 +54,7 @@ class Curves:
     def names(self, conn: Connection, trial_ids: Sequence[int]) -> list[MetricName]:
         """Return the metrics that these trials reported lately, those of validations first.
 
-        :param trial_ids: a few; each costs two queries
+        :param trial_ids: a few; each costs three queries
         """
         found: dict[MetricGroup, set[str]] = {group: set() for group in GROUPS}
         for trial_id in trial_ids:
@@ -69,7 +72,7 @@ class Curves:
         :param trial_ids: a few; each costs up to two queries
         """
         for trial_id in trial_ids:
-            for group in GROUPS:
+            for group in REPORTED:
                 of = (metrics.c.trial_id == trial_id, metrics.c.metric_group == group)
                 latest = sa.select(metrics.c.epoch).where(*of).order_by(metrics.c.step.desc()).limit(1)
                 if conn.scalar(latest) is not None:
@@ -251,6 +254,7 @@ _FIRSTS = {
         attempts.c.number,
         _first("training").label("training"),
         _first("validation").label("validation"),
+        _first("builtin").label("builtin"),
         _counted(group).label("counted"),
     )
     .where(attempts.c.trial_id.in_(sa.bindparam("trials", expanding=True)))
@@ -265,7 +269,7 @@ def _segments(conn: Connection, trial_ids: Sequence[int], group: MetricGroup, mo
     limits: dict[int, int] = {}
     for row in conn.execute(_FIRSTS[group], {"trials": list(trial_ids), "bound": most + 1}):
         limit = limits.get(row.trial_id)
-        firsts = [step for step in (row.training, row.validation) if step is not None]
+        firsts = [step for step in (row.training, row.validation, row.builtin) if step is not None]
         first = getattr(row, group)
         if first is not None and (limit is None or first < limit):
             found.append(

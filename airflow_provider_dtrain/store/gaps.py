@@ -26,7 +26,8 @@ def usage_of(conn: Connection, attempt_id: int) -> Usage:
     counts = {str(kind): int(count) for kind, count in conn.execute(query)}
     files = (streams.c.attempt_id == attempt_id, streams.c.stream.like("rank%.events"))
     size = conn.scalar(sa.select(sa.func.coalesce(sa.func.sum(streams.c.position), 0)).where(*files))
-    rows = sa.select(metrics.c.metrics).where(metrics.c.attempt_id == attempt_id)
+    own = metrics.c.attempt_id == attempt_id, metrics.c.metric_group != "builtin"
+    rows = sa.select(metrics.c.metrics).where(*own)
     latest = conn.scalars(rows.order_by(metrics.c.id.desc()).limit(NAMES_OF_ROWS))
     return Usage(
         of_supervisors=_of_supervisors(conn, attempt_id),
@@ -35,6 +36,7 @@ def usage_of(conn: Connection, attempt_id: int) -> Usage:
         checkpoints=counts.get("checkpoint", 0),
         reports=counts.get("report", 0),
         validations=counts.get("validation", 0),
+        builtins=counts.get("builtin", 0),
         names=names_of(latest),
     )
 

@@ -35,7 +35,7 @@ STEP_LIMIT = 2**63
 REMOVED_LIMIT = 500
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 #: Kind of an event -> group of its metrics.
-METRIC_GROUPS: Mapping[str, MetricGroup] = {"report": "training", "validation": "validation"}
+METRIC_GROUPS: Mapping[str, MetricGroup] = {"report": "training", "validation": "validation", "builtin": "builtin"}
 
 
 class Metrics:
@@ -50,7 +50,7 @@ class Metrics:
     ) -> list[MetricReport]:
         """Return reported metrics by step, then in the order of their arrival.
 
-        :param group: None = both
+        :param group: None = training and validation
         :param rank: reports of this rank; None = of all ranks
         """
         query = _metrics_query(group is not None, rank is not None)
@@ -70,12 +70,12 @@ class Metrics:
     ) -> list[MetricReport]:
         """Return a page of the reports of rank 0, by step and then in the order of their arrival.
 
-        :param group: None = both
+        :param group: None = training and validation
         :param with_abandoned: also steps that a later attempt repeated, see ``core.lifecycle.current_branch``
         :param limit: None = all from the offset on
         """
         own = (metrics.c.trial_id == trial_id, metrics.c.rank == 0)
-        where = [*own, *([metrics.c.metric_group == group] if group is not None else [])]
+        where = [*own, metrics.c.metric_group == group if group is not None else _IS_REPORTED]
         if not with_abandoned:
             firsts = sa.select(attempts.c.number, sa.func.min(metrics.c.step).label("step")).select_from(_REPORTS)
             found = conn.execute(firsts.where(*own).group_by(attempts.c.number))
@@ -167,6 +167,9 @@ class Checkpoints:
 #: A checkpoint exists while it is not removed, or has a copy.
 _IS_THERE = sa.or_(checkpoints.c.removed_at.is_(None), checkpoints.c.copy_url.is_not(None))
 
+#: The program has reported it.
+_IS_REPORTED = metrics.c.metric_group != "builtin"
+
 _LATER = attempts.alias("later")
 _IS_OF_REFUSED_HPARAMS = sa.and_(
     sa.exists().where(trials.c.id == checkpoints.c.trial_id, trials.c.draw > 0),
@@ -184,6 +187,7 @@ _SINCE = (
     .where(
         metrics.c.trial_id == sa.bindparam("trial"),
         metrics.c.rank == 0,
+        _IS_REPORTED,
         metrics.c.id > sa.bindparam("after"),
     )
     .order_by(metrics.c.id)
@@ -217,7 +221,7 @@ def _current(firsts: Sequence[tuple[int, int]]) -> list[sa.ColumnElement[bool]]:
 @cache
 def _metrics_query(has_group: bool, has_rank: bool) -> sa.Select[Any]:
     where = [metrics.c.trial_id == sa.bindparam("trial")]
-    where += [metrics.c.metric_group == sa.bindparam("group")] if has_group else []
+    where.append(metrics.c.metric_group == sa.bindparam("group") if has_group else _IS_REPORTED)
     where += [metrics.c.rank == sa.bindparam("of_rank")] if has_rank else []
     query = sa.select(metrics, attempts.c.number).join(attempts, attempts.c.id == metrics.c.attempt_id)
     return query.where(*where).order_by(metrics.c.step, metrics.c.id)

@@ -154,7 +154,7 @@ def trial(group: str) -> Group:
     csv = Arg(("--csv",), help="Comma-separated values", action="store_true")
     removed = Arg(("--removed",), help="Also list removed checkpoints", action="store_true")
     abandoned = Arg(("--abandoned",), help="Also steps that a later attempt repeated", action="store_true")
-    which = Arg(("--group",), help="Only these metrics", choices=("training", "validation"))
+    which = Arg(("--group",), help="Only these metrics", choices=("training", "validation", "builtin"))
     paths = Arg(("path",), help="Paths, as 'trials outputs' lists them, or tensorboard (default: all)", nargs="*")
     to = Arg(("--to",), help="Target folder (default: ./trial-<id>)", metavar="DIR")
     of = Arg(("--experiment",), help="Only trials of this experiment (id)", type=a.count, metavar="EXPERIMENT")

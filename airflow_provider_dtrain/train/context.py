@@ -29,6 +29,7 @@ from airflow_provider_dtrain.train.prepared import Prepared, is_average, is_dist
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports import console, failure
+from airflow_provider_dtrain.train.reports.builtin_metrics import BuiltinMetrics
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.gathered_samples import gather_samples
 from airflow_provider_dtrain.train.reports.metrics import Reporter
@@ -57,16 +58,18 @@ class Context(CoreContext):
         streams: Streams,
         timings: RankTimings,
         rungs: RungQuestions,
+        builtin: BuiltinMetrics,
         *,
         hparams: Hparams,
         seed: int,
         device: Callable[[], Any],
     ) -> None:
         super().__init__(
-            env, distributed, writer, reporter, saver, progress, timings, rungs, hparams=hparams, seed=seed
+            env, distributed, writer, reporter, saver, progress, timings, rungs, builtin, hparams=hparams, seed=seed
         )
         self._prepared = prepared
         self._gradients = gradients
+        self._flops = builtin.flops
         self._clock = timings.clock
         self._timed = timings.enabled
         self._time_to_device = timings.adder("to_device")
@@ -219,6 +222,7 @@ class Context(CoreContext):
             limit=max_batches,
             options=options,
         )
+        self._builtin.know_loader(shares.loader)
         return Loader(
             shares,
             self._progress,
@@ -253,6 +257,7 @@ class Context(CoreContext):
 
     def _begin_validation(self, loader: ValidationLoader) -> None:
         self._validated_data = loader
+        self._builtin.pause(self._batches)
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
         """Yield the remaining epochs, up to ``count - 1``. The first may be a restored, partly trained epoch.
@@ -348,10 +353,13 @@ class Context(CoreContext):
                 self._saver.digests.step(self._batches)
             if self.profiler.running:
                 self.profiler.step()
+            if self._flops.pending:
+                self._flops.after_batch()
             if self._batches % self._unit == 0:
                 self._synchronize()
         if not self._began:
             self._began = self._reporter.is_synchronized = HERE.started = True
+            self._builtin.begin(self._batches)
             self._report_first_step()
         return norm
 
@@ -400,8 +408,11 @@ class Context(CoreContext):
         self._last_step = step
         self._check_effect(step)
         self._synchronize()
+        self._builtin.pause(self._batches)
         with self._timings.of("checkpoint"):
-            return self._points.save(step)
+            saved = self._points.save(step)
+        self._builtin.resume(self._batches)
+        return saved
 
     def saved_progress(self, *, start_over: bool = False) -> SavedProgress | None:
         """Return step, epochs and metrics of the checkpoint that :meth:`restore_checkpoint` would load, or None.

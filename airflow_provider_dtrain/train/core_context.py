@@ -25,6 +25,7 @@ from airflow_provider_dtrain.train.process import lost_ranks
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import console, failure
+from airflow_provider_dtrain.train.reports.builtin_metrics import BuiltinMetrics
 from airflow_provider_dtrain.train.reports.events import EventWriter, encode_event
 from airflow_provider_dtrain.train.reports.metrics import Reporter, epoch_field
 from airflow_provider_dtrain.train.reports.profiler import Profiler
@@ -72,6 +73,7 @@ class CoreContext:
         progress: Progress,
         timings: RankTimings,
         rungs: RungQuestions,
+        builtin: BuiltinMetrics,
         *,
         hparams: Hparams,
         seed: int,
@@ -83,6 +85,7 @@ class CoreContext:
         self._progress = progress
         self._timings = timings
         self._rungs = rungs
+        self._builtin = builtin
         #: Small messages between the ranks.
         self.distributed = distributed
         #: The trial's hyperparameters and its seed, the same on all ranks.
@@ -195,6 +198,18 @@ class CoreContext:
             self._report_first_step()
         self._reporter.report(step, metrics, self._epochs() if epoch is None else self.set_epoch(epoch))
 
+    def count(self, *, samples: int | None = None, tokens: int | None = None) -> None:
+        """Count samples or tokens of a batch of this rank, for the built-in metrics. Called by all ranks, every batch.
+
+        ``samples_per_second`` and ``tokens_per_second`` are of all ranks together. Without this call, each batch of
+        :meth:`step` counts the samples of the loader's batch size, and ``profiling.tokens_per_sample`` times as many
+        tokens.
+
+        :param samples: number of samples
+        :param tokens: number of tokens, such as those that are not padding
+        """
+        self._builtin.count(samples, tokens)
+
     def set_epoch(self, epoch: float) -> float:
         """Set the number of epochs that are trained, which further reports record beside the step. Return it.
 
@@ -268,6 +283,7 @@ class CoreContext:
             self._apply(self.distributed.largest(self._vote()))
         if average:
             self._has_reached = reached
+        self._builtin.resume(self._batches)
         return "stop" if reached or self._decided else "continue"
 
     def report_length(self, step: int, length: int, metric: float) -> None:
@@ -410,6 +426,8 @@ class CoreContext:
         self.profiler.stop()
         self._rungs.settle()
         self._synchronize()
+        if self._builtin.is_due(self._batches, is_last=True):
+            self._record()
         self._saver.finish()
         self._saver.release()
         self._timings.close()
@@ -502,6 +520,7 @@ class CoreContext:
             self.profiler.step()
         if self._pace is None:
             self._pace = AgreementPace(self._unit)
+            self._builtin.begin(self._batches)
             self._report_first_step()
         if at_once:
             self._synchronize()
@@ -523,7 +542,18 @@ class CoreContext:
 
     def _synchronize(self) -> None:
         """Synchronize with the other ranks: agree on stopping, and write the reports."""
-        self._apply(self._reporter.synchronize(self._vote()))
+        vote, counts = self._reporter.synchronize(self._vote(), self._builtin.take_counts())
+        self._builtin.add_counts(counts)
+        self._apply(vote)
+        if self._builtin.is_due(self._batches):
+            self._record()
+
+    def _record(self) -> None:
+        """Record built-in metrics. Called on rank 0."""
+        if self._builtin.batch_samples is None and "global_batch_size" in self.hparams:
+            self._builtin.batch_samples = self.global_batch_size
+        # A program may count its steps in other units than batches, or report rarely.
+        self._reporter.record(max(self._last_step, self._batches), self._builtin.take(), self._epochs())
 
     def _vote(self) -> int:
         """Return this rank's vote. Rank 0 waits for the searcher's answer if it asked."""

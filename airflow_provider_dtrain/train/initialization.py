@@ -29,8 +29,10 @@ from airflow_provider_dtrain.train.process.import_hooks import after_import
 from airflow_provider_dtrain.train.process.imported import imported
 from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports import failure
+from airflow_provider_dtrain.train.reports.builtin_metrics import BuiltinMetrics
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.experiment_loggers import open_loggers
+from airflow_provider_dtrain.train.reports.flop_count import FlopCount
 from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.timings import open_timings
 from airflow_provider_dtrain.train.search.rungs import DEFAULT_TIMEOUT_S as DECISION_TIMEOUT_S
@@ -197,7 +199,25 @@ def _build(
     timings = open_timings(env.events_path, env.config, writer, env.rank)
     reporter = Reporter(distributed, writer, average=average, fail_on_nan=fail_on_nan, timings=timings)
     reporter.loggers = open_loggers(env, hparams)
-    gradients = Gradients(distributed, device, optimizations, fail_on_nan=fail_on_nan)
+    profiling = env.config.get("profiling") or {}
+    records = bool(profiling.get("enabled", True) and profiling.get("builtin_metrics", True) and env.events_path)
+    norm_every = int(profiling.get("gradient_norm_every") or 0) if records else 0
+    gradients = Gradients(distributed, device, optimizations, fail_on_nan=fail_on_nan, norm_every=norm_every)
+    is_recorder = records and env.rank == 0
+    builtin = BuiltinMetrics(
+        profiling,
+        ranks=env.world_size,
+        records=is_recorder,
+        norms=gradients.norms,
+        flops=FlopCount(
+            gradients,
+            prepared.models,
+            device,
+            str(optimizations.get("mixed_precision") or "none"),
+            counts=is_recorder and bool(profiling.get("count_flops")),
+        ),
+        has_devices=not env.shares_devices,
+    )
     where, has_earlier = _checkpoint_place(env, distributed, checkpoint_dir)
     progress.work = gradients
     progress.is_chief = distributed.get_rank() == 0
@@ -219,6 +239,7 @@ def _build(
         streams,
         timings,
         rungs,
+        builtin,
         hparams=hparams,
         seed=seed,
         device=device,

@@ -70,3 +70,12 @@ def test_the_words_name_the_option_and_its_value() -> None:
     assert words == (
         "[dtrain] attempt_metric_rows_limit (200,000 metric rows of one attempt) is reached: later ones are left out"
     )
+
+
+def test_builtin_metrics_have_a_limit_of_their_own_and_use_no_names():
+    quota = Quota(QuotaLimits(events=0, checkpoints=0, metric_rows=2, metric_names=1), Usage())
+    report = {"kind": "report", "metrics": {"loss": 1}}
+    builtin = {"kind": "builtin", "metrics": {"gradient_norm": 1, "samples_per_second": 2}}
+    verdicts = [quota.admit(event, 10) for event in (builtin, builtin, builtin, report)]
+    assert [verdict.option for verdict in verdicts] == ["", "", "attempt_metric_rows_limit", ""]
+    assert verdicts[0].event == builtin

@@ -19,6 +19,7 @@ from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
 from airflow_provider_dtrain.resources.trials import TrialSummary
+from airflow_provider_dtrain.store.curves import REPORTED
 from airflow_provider_dtrain.store.queries.metric_names import shown_names
 from airflow_provider_dtrain.store.queries.rights import readable_plan
 from airflow_provider_dtrain.store.queries.trials import readable_trials, trials_by_id
@@ -126,7 +127,7 @@ def trial_curves(
     """Return metrics of a trial over batches, epochs and time."""
     (head,) = readable_trials(call.store, call.access, [trial_id])
     asked = list(dict.fromkeys(metric or []))
-    groups: tuple[MetricGroup, ...] = ("validation", "training") if group is None else (group,)
+    groups = REPORTED if group is None else (group,)
 
     def make() -> TrialCurves:
         wanted = [MetricName(group=of, name=name) for name in asked for of in groups]

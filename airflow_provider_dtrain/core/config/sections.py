@@ -161,6 +161,25 @@ class Profiling(Section):
     sampling_interval_s: float = Field(default=1.0, ge=0.1, le=3600)
     timings: bool = True
     trace: Trace | None = None
+    #: Metrics that the training library records by itself.
+    builtin_metrics: bool = True
+    #: Steps between two norms of gradients that are not clipped by their norm; 0: none.
+    gradient_norm_every: int = Field(default=0, ge=0, le=1_000_000_000)
+    tokens_per_sample: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    #: Floating-point operations of a training step per sample, forward and backward.
+    flops_per_sample: float | None = Field(default=None, gt=0, le=1e24, allow_inf_nan=False)
+    #: Count the operations of one batch instead.
+    count_flops: bool = False
+    #: Peak of one device, operations per second; None: of a table.
+    device_peak_flops: float | None = Field(default=None, gt=0, le=1e24, allow_inf_nan=False)
+    #: Record allocations of GPU memory, and keep a snapshot when it runs out.
+    memory_snapshot: bool = False
+
+    @model_validator(mode="after")
+    def _one_source_of_flops(self) -> Profiling:
+        if self.count_flops and self.flops_per_sample is not None:
+            raise refuse("count_flops and flops_per_sample are both given; remove one of them")
+        return self
 
 
 class LogPolicy(Section):

@@ -26,7 +26,7 @@ def reports_of(
 ) -> MetricReports:
     """Return a page of the reports of a trial, by step.
 
-    :param group: None = both
+    :param group: None = training and validation
     :param abandoned: also steps that a later attempt repeated
     :param most: reports of the page; None = all from the offset on
     :raises NotFoundError: there is no trial with this id that the user may read

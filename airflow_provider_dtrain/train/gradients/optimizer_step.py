@@ -17,7 +17,7 @@ from airflow_provider_dtrain.train.gradients.compression import Compression
 from airflow_provider_dtrain.train.gradients.ddp_options import check_options
 from airflow_provider_dtrain.train.gradients.exchanged_parameters import ExchangedParameters
 from airflow_provider_dtrain.train.gradients.health import Health
-from airflow_provider_dtrain.train.gradients.kinds import unscale
+from airflow_provider_dtrain.train.gradients.kinds import by_kind, total_norm, unscale
 from airflow_provider_dtrain.train.gradients.leaks import Leaks
 from airflow_provider_dtrain.train.gradients.outside_parameters import OutsideParameters
 from airflow_provider_dtrain.train.gradients.precision import BF16_TRUE, LossScale, Precision
@@ -57,6 +57,7 @@ class Gradients:
     :param device: returns the device of this rank, and imports torch for it
     :param optimizations: section ``optimizations`` of the configuration; empty off-cluster
     :param fail_on_nan: raise for a loss that is NaN, and for gradients and weights that are not finite
+    :param norm_every: steps of an optimizer between two norms of gradients that are not clipped by their norm; 0: none
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Gradients:
         optimizations: Mapping[str, Any],
         *,
         fail_on_nan: bool = True,
+        norm_every: int = 0,
     ) -> None:
         given = {name: optimizations.get(name) for name in DEFAULTS}
         chosen = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
@@ -104,6 +106,10 @@ class Gradients:
         self._waiting = aggregation.UnfinishedGroup()
         #: Only with several optimizers.
         self._leaks: Leaks | None = None
+        #: id of an optimizer -> norm of its latest gradients before clipping, as a tensor that no step waits for.
+        self.norms: dict[int, Any] = {}
+        self._norm_every = norm_every
+        self._norm_steps: dict[int, int] = {}
         #: Backward passes and calls of :meth:`step` so far.
         self.backwards = self.steps = 0
         self._stepped = False
@@ -237,7 +243,7 @@ class Gradients:
         self._exchanged.check_once(optimizer)
         if self.plain and not flush:
             self._outside.check(optimizer)
-            norm = clip.apply(optimizer, self._check_norm)
+            norm = self._clip(optimizer, clip, self._check_norm)
             optimizer.step()
             if zero_grad:
                 optimizer.zero_grad()  # sets to None since torch 2.0; an argument costs 0.1 µs
@@ -411,7 +417,7 @@ class Gradients:
         if self._loss_scale is not None:
             taken, norm = self._scaled_step(group, clip)
         else:
-            norm = clip.apply(optimizer, self._check_norm)
+            norm = self._clip(optimizer, clip, self._check_norm)
             optimizer.step()
             taken = True
         if zero_grad:
@@ -428,7 +434,7 @@ class Gradients:
         if self._loss_scale.has_stepped(optimizer):
             self._settle_scale()
         unscale(self._loss_scale.scaler, optimizer)
-        norm = clip.apply(optimizer)
+        norm = self._clip(optimizer, clip)
         return self._loss_scale.step(optimizer), norm
 
     def _step_closure(self, optimizer: Any, closure: Callable[[], Any], clip: Clip) -> tuple[bool, Any]:
@@ -446,12 +452,31 @@ class Gradients:
             optimizer.zero_grad()
             loss = closure()
             self._outside.check(optimizer)
-            norm = clip.apply(optimizer)
+            norm = self._clip(optimizer, clip)
             return self._mean(loss)
 
         optimizer.step(evaluate)
         optimizer.zero_grad()
         return True, norm
+
+    def _clip(self, optimizer: Any, clip: Clip, on_norm: Callable[[Any, list[Any]], None] | None = None) -> Any:
+        """Clip gradients and keep their norm. Return it, or None without clipping by norm."""
+        if self._norm_every and clip.norm is None:
+            self._measure_norm(optimizer)
+        norm = clip.apply(optimizer, on_norm)
+        if norm is not None:
+            self.norms[id(optimizer)] = norm.detach() if norm.requires_grad else norm
+        return norm
+
+    def _measure_norm(self, optimizer: Any) -> None:
+        steps = self._norm_steps[id(optimizer)] = self._norm_steps.get(id(optimizer), 0) + 1
+        if steps % self._norm_every:
+            return
+        import torch
+
+        if hasattr(torch.nn.utils, "get_total_norm"):  # torch 2.6
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            self.norms[id(optimizer)] = total_norm(by_kind(parameters)).detach()
 
     def _check_norm(self, norm: Any, parameters: list[Any]) -> None:
         self.health.norm(norm, parameters, self.backwards)

@@ -31,7 +31,10 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "tensor_fusion_threshold", "auto_tune_tensor_fusion", "mixed_precision", "float32_modules",
     )),
     "reproducibility": frozenset(("experiment_seed", "deterministic", "record_steps")),
-    "profiling": frozenset(("enabled", "sampling_interval_s", "timings", "trace")),
+    "profiling": frozenset((
+        "enabled", "sampling_interval_s", "timings", "trace", "builtin_metrics", "gradient_norm_every",
+        "tokens_per_sample", "flops_per_sample", "count_flops", "device_peak_flops", "memory_snapshot",
+    )),
     "checkpoint_storage": frozenset((
         "type", "save_experiment_best", "save_trial_best", "save_trial_latest", "host_path", "storage_path",
         "propagation", "container_path", "bucket", "access_key", "secret_key", "endpoint_url", "prefix", "conn_id",

@@ -22,7 +22,7 @@ LINE_LIMIT_BYTES = 1 << 20
 MAX_DEPTH = 16
 #: Size of an events file above which measurements are dropped. Events that a trial's end needs are always written.
 FILE_LIMIT_BYTES = 256 << 20
-_LEFT_OUT = frozenset({"report", "timings", "step_weights"})
+_LEFT_OUT = frozenset({"report", "builtin", "timings", "step_weights"})
 #: An unfinished or last line longer than this is ignored when a file is reopened.
 TAIL_BYTES = 1 << 20
 

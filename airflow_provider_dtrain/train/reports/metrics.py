@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
+from airflow_provider_dtrain.train.reports.builtin_metrics import Counts
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.experiment_loggers import Loggers
 from airflow_provider_dtrain.train.reports.reducers import number
@@ -86,21 +88,28 @@ class Reporter:
         self._next_flush = time.time() + FLUSH_AFTER_S
         self._write(self._take())
 
-    def synchronize(self, vote: int) -> int:
-        """Write the mean of all ranks' reports. Return the largest of their votes.
+    def synchronize(self, vote: int, counts: Counts) -> tuple[int, Counts]:
+        """Write the mean of all ranks' reports. Return the largest of their votes, and their counts together.
 
-        Called by all ranks at the same point of the loop.
+        Called by all ranks at the same point of the loop. Without means over the ranks, those of this rank count for
+        all.
         """
         if not self._average:
             self.flush()
-            return self._distributed.largest(vote)
+            return self._distributed.largest(vote), counts.times(self._distributed.get_size())
         mine = self._take()
         before = time.perf_counter()
-        answers: list[tuple[int, list[Report]]] = self._distributed.allgather((vote, mine))
+        answers: list[tuple[int, list[Report], Counts]] = self._distributed.allgather((vote, mine, counts))
         self._timings.add("reduce_metrics", time.perf_counter() - before)
         if self._rank == 0:
-            self._write(average_reports([reports for _, reports in answers]))
-        return max(vote for vote, _ in answers)
+            self._write(average_reports([reports for _, reports, _ in answers]))
+        return max(vote for vote, *_ in answers), functools.reduce(Counts.joined, (one for *_, one in answers))
+
+    def record(self, step: int, metrics: Mapping[str, float], epoch: float | None) -> None:
+        """Write built-in metrics of rank 0. They are a group of their own, beside reports and validations."""
+        if metrics:
+            self.loggers.log(step, metrics, "builtin/")
+            self._writer.write("builtin", {"step": step, "metrics": metrics, **epoch_field(epoch)})
 
     def mean(self, step: int, metrics: Mapping[str, Any], weight: float) -> dict[str, float]:
         """Return the weighted mean of each metric over the ranks that have it. Called by all ranks."""

@@ -273,6 +273,10 @@ class PyTorchTrialContext:
         if self.stepped and self._on_step:
             self._advance(optimizer)
 
+    def count(self, *, samples: int | None = None, tokens: int | None = None) -> None:
+        """Count samples or tokens of a batch of this rank, see :meth:`Context.count`."""
+        self._ctx.count(samples=samples, tokens=tokens)
+
     def toggle(self, optimizer: Any) -> contextlib.AbstractContextManager[None]:
         """Return a context manager in which only the parameters of one optimizer take gradients.
 

@@ -100,6 +100,7 @@ class TrialTrainer:
             "training",
             left_alone=context.experimental.left_alone,
         )
+        ctx._builtin.know_loader(self._shares.loader)
         self._state.ranks = context.distributed.get_size()
         self._state.sharing = self._shares.sharing.value
         self._validator = Validator(trial, context, self._callbacks)
@@ -318,6 +319,7 @@ class TrialTrainer:
         began = clock()
         here = HERE
         profiler = self._ctx.profiler
+        flops = self._ctx._flops
         digests = self._ctx._saver.digests
         for index in range(first, first + count):
             here.now = DATA
@@ -344,15 +346,18 @@ class TrialTrainer:
                 digests.step(index + 1)
             if profiler.running:
                 profiler.step()
+            if flops.pending:
+                flops.after_batch()
             if after:
                 self._advance(after, index + 1)
             if index == context._initial:
-                self._first_step()
+                self._first_step(index + 1)
         self._went(done)
         return done < count
 
-    def _first_step(self) -> None:
+    def _first_step(self, batches: int) -> None:
         self._ctx._began = HERE.started = True
+        self._ctx._builtin.begin(batches)
         self._ctx._report_first_step()
 
     def _went(self, batches: int) -> None:
@@ -436,6 +441,7 @@ class TrialTrainer:
 
     def _validate(self) -> None:
         step = self._position.batches
+        self._ctx._builtin.pause(step)
         metrics = self._validator.run()
         # A reducer of both training and validation now holds values of the validation.
         self._context._reducers.reset(training=True)
