@@ -18,6 +18,12 @@ test("the searcher's metric is first, and validation is before training", () => 
   expect(inOrder(metrics, null)[0]).toEqual({ group: "validation", name: "accuracy" });
 });
 
+test("built-in metrics have addresses and come last, whatever the searcher's metric is", () => {
+  const builtin: MetricName = { group: "builtin", name: "loss" };
+  expect(metricOf(metricKey(builtin))).toEqual(builtin);
+  expect(inOrder([builtin, ...metrics], "loss").at(-1)).toEqual(builtin);
+});
+
 test("training and validation of one name share a chart", () => {
   expect(byName(metrics)).toEqual([
     { name: "loss", groups: ["training", "validation"] }, { name: "accuracy", groups: ["validation"] }, { name: "a/b", groups: ["training"] },

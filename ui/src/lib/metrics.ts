@@ -8,12 +8,12 @@ export const metricKey = ({ group, name }: MetricName): string => `${group}/${na
 export const metricOf = (key: string): MetricName | null => {
   const group = key.slice(0, key.indexOf("/"));
   const name = key.slice(group.length + 1);
-  return (group === "validation" || group === "training") && name !== "" ? { group: group satisfies Group, name } : null;
+  return (group === "validation" || group === "training" || group === "builtin") && name !== "" ? { group: group satisfies Group, name } : null;
 };
 
-/** Return the metrics in the order of interest: the searcher's first, then validation before training, then by name. */
+/** Return the metrics in the order of interest: the searcher's first, then validation before training, then by name. Built-in metrics are last. */
 export const inOrder = (metrics: readonly MetricName[], first: string | null): MetricName[] => {
-  const place = ({ group, name }: MetricName) => (name === first ? 0 : 2) + (group === "validation" ? 0 : 1);
+  const place = ({ group, name }: MetricName) => (group === "builtin" ? 4 : (name === first ? 0 : 2) + (group === "validation" ? 0 : 1));
   return [...metrics].sort((a, b) => place(a) - place(b) || a.name.localeCompare(b.name, "en", { numeric: true }));
 };
 

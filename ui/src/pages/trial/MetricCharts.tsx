@@ -2,6 +2,7 @@ import { Grid } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { withQuery } from "../../api/client";
+import { type Group } from "../../api/charts";
 import { type MetricSeries, type TrialCurves } from "../../api/trial";
 import { type CurveView } from "../../charts/CurveOptions";
 import { CurvePanel } from "../../charts/CurvePanel";
@@ -14,6 +15,8 @@ import { metricCurves, type XAxis } from "./series";
 
 interface Props {
   trialId: number;
+  /** Only this group; null for training and validation together. */
+  group?: Group | null;
   names: readonly string[];
   x: XAxis;
   view: CurveView;
@@ -21,7 +24,7 @@ interface Props {
   life: readonly [number, number] | null;
 }
 
-interface OneProps extends Omit<Props, "isLive" | "names" | "trialId"> {
+interface OneProps extends Omit<Props, "group" | "isLive" | "names" | "trialId"> {
   name: string;
   series: readonly MetricSeries[];
 }
@@ -54,8 +57,8 @@ const One = ({ name, series, x, view, life }: OneProps) => {
 };
 
 /** One chart per metric, with training and validation in it. */
-export const MetricCharts = ({ trialId, names, isLive, ...rest }: Props) => {
-  const path = withQuery(`trials/${trialId}/curves`, { metric: names, max_points: 2_000 });
+export const MetricCharts = ({ trialId, group = null, names, isLive, ...rest }: Props) => {
+  const path = withQuery(`trials/${trialId}/curves`, { metric: names, group, max_points: 2_000 });
   const { data, error, loading, stale, refresh } = useData<TrialCurves>(path, { everyMs: isLive ? LIVE_MS : null, keepPrevious: true });
   if (loading) return <Loading lines={6} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Curves" />;

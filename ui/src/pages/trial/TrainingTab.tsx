@@ -48,7 +48,8 @@ export const TrainingTab = ({ trial, metric }: { trial: Trial; metric: string | 
   const [view, setView] = useUrlState(USUAL);
   const x = X_AXES.find(({ value }) => value === view.x)?.value ?? "clock";
   const isLive = !ENDED.has(trial.state);
-  const names = useMemo(() => byName(inOrder(trial.metrics, metric)).map(({ name }) => name), [trial.metrics, metric]);
+  const names = useMemo(() => byName(inOrder(trial.metrics.filter(({ group }) => group !== "builtin"), metric)).map(({ name }) => name), [trial.metrics, metric]);
+  const builtin = useMemo(() => inOrder(trial.metrics.filter(({ group }) => group === "builtin"), null).map(({ name }) => name), [trial.metrics]);
   const found = useMemo(() => matching(names, view.q, Math.max(1, view.shown)), [names, view.q, view.shown]);
   const { attempts_list, ended_at } = trial;
   const nowMs = useNow(STEP_MS);
@@ -84,6 +85,17 @@ export const TrainingTab = ({ trial, metric }: { trial: Trial; metric: string | 
                 Show {Math.min(MORE, found.more)} of {plural(found.more, "further metric")}
               </Button>
             ) : null}
+          </Box>
+        )}
+        {builtin.length === 0 ? null : (
+          <Box>
+            <Heading mb={1} size="md">
+              Built-in metrics
+            </Heading>
+            <Text color="fg.muted" fontSize="sm" mb={2}>
+              Recorded by the training library itself, of all ranks together.
+            </Text>
+            <MetricCharts group="builtin" isLive={isLive} life={life} names={builtin} trialId={trial.trial_id} view={view} x={x} />
           </Box>
         )}
         <SystemSection isLive={isLive} life={life} slots={trial.slots} trialId={trial.trial_id} />

@@ -51,6 +51,17 @@ describe("the page of a trial", () => {
     expect(screen.queryByTestId("chart-tooltip")).toBeNull();
   });
 
+  it("draws built-in metrics apart from reported ones of the same name", async () => {
+    const names = [{ group: "training", name: "gradient_norm" }, { group: "builtin", name: "gradient_norm" }];
+    const recorded = series({ group: "builtin", name: "gradient_norm", y: [9, 8, 7] });
+    const reported = series({ group: "training", name: "gradient_norm", y: [2, 1.5, 1.125] });
+    serve({ ...routes({ metrics: names }), "trials/7/curves": (url) => ({ body: { series: [url.searchParams.get("group") === "builtin" ? recorded : reported] } }) });
+    show(<App />, ADDRESS);
+    expect(await screen.findByRole("heading", { name: "Built-in metrics" })).toBeTruthy();
+    expect((await screen.findAllByRole("heading", { name: "gradient_norm" })).length).toBe(2);
+    await waitFor(() => expect(screen.getAllByTestId("chart-legend").map(({ textContent }) => textContent)).toEqual(["lasttraining1.125", "lastbuiltin7"]));
+  });
+
   it("does not call a value the last one that was followed by NaN", async () => {
     serve(routes({}, [series({ y: [1, 0.5, null] })]));
     show(<App />, ADDRESS);
