@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from airflow_provider_dtrain.core.documents import JsonObject
-from airflow_provider_dtrain.core.series.metrics import BUILTIN_METRICS
 from airflow_provider_dtrain.core.untrusted_json import (
     UntrustedInputError,
     is_count,
@@ -43,6 +42,12 @@ _HEX = re.compile(r"[0-9a-f]+", re.ASCII)
 #: Kinds that only a supervisor writes, and those that only the control side does.
 SUPERVISOR_KINDS = frozenset({"prepared", "started", "exit", "ended", "warning"})
 OWN_KINDS = frozenset({"gap"})
+#: Metrics that the training library records by itself. They are a group of their own in the store, beside those that
+#: programs report, whose names are free.
+BUILTIN_METRICS = frozenset({
+    "samples_per_second", "tokens_per_second", "flops_per_second", "model_flops_utilization", "gradient_norm",
+    *(f"gradient_norm_{number}" for number in range(2, 9)),
+})  # fmt: skip
 #: Kinds with digests of the weights: of a checkpoint, and of a step.
 WEIGHTS = ("weights", "step_weights")
 
@@ -256,7 +261,7 @@ def _timings(value: Any, _: EventSource) -> bool:
 
 
 def _builtin(value: Any, source: EventSource) -> bool:
-    return isinstance(value, dict) and BUILTIN_METRICS.keys() >= value.keys() and _metrics(value, source)
+    return isinstance(value, dict) and value.keys() <= BUILTIN_METRICS and _metrics(value, source)
 
 
 _WEIGHTS: Mapping[str, _Check] = {

@@ -21,6 +21,7 @@ from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.distributed import Distributed, RankDevice, join
 from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.gradients.flop_count import FlopCount
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import config_check, fast_exit, seeding, stacks, worker
@@ -32,7 +33,7 @@ from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.builtin_metrics import BuiltinMetrics
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.experiment_loggers import open_loggers
-from airflow_provider_dtrain.train.reports.flop_count import FlopCount
+from airflow_provider_dtrain.train.reports.memory_snapshot import MemoryHistory
 from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.timings import open_timings
 from airflow_provider_dtrain.train.search.rungs import DEFAULT_TIMEOUT_S as DECISION_TIMEOUT_S
@@ -115,6 +116,10 @@ def init(
     profiling = env.config.get("profiling") or {}
     if device_of_rank is not None and profiling.get("enabled", True):
         context.profiler.configure(profiling.get("trace"))
+        if profiling.get("memory_snapshot"):
+            history = MemoryHistory(env, context._writer)
+            failure.explain_by(history.explain)
+            after_import("torch", "memory", history.start)
     _report_runtime(env, context._writer, device_of_rank, backend)
     _live.append(context)
     if env.on_cluster or env.world_size > 1:

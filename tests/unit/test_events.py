@@ -88,6 +88,7 @@ def test_a_refused_line_leaves_the_lines_around_it_as_they_are() -> None:
 GOOD: dict[str, dict[str, Any]] = {
     "report": {"step": 1, "metrics": {"loss": 0.5, "nan": None}, "epoch": 0.5},
     "validation": {"step": 1, "metrics": {"loss": 1}},
+    "builtin": {"step": 1, "metrics": {"gradient_norm": 1, "gradient_norm_8": None}, "epoch": None},
     "checkpoint": {
         "step": 1, "path": "c", "size_bytes": 5, "sha256": "a" * 64, "metrics": {"loss": 1.0}, "removed": ["b"],
     },
@@ -153,7 +154,11 @@ def test_a_wrong_type_in_any_field_of_any_kind_is_refused_by_name(source: EventS
         assert f"an event '{kind}' whose '{name}' is" in refusal(event(kind, **{**fields, name: wrong}), source), wrong
 
 
-@pytest.mark.parametrize("kind", ["report", "validation", "checkpoint", "rung", "returned"])
+def test_a_rank_writes_no_builtin_metric_of_another_name() -> None:
+    assert "whose 'metrics' is of type dict" in refusal(event("builtin", step=1, metrics={"loss": 1.0}))
+
+
+@pytest.mark.parametrize("kind", ["report", "validation", "builtin", "checkpoint", "rung", "returned"])
 def test_a_missing_field_is_refused(kind: str) -> None:
     assert "is missing" in refusal(event(kind))
 

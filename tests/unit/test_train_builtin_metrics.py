@@ -14,10 +14,10 @@ pytestmark = pytest.mark.torch
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig  # noqa: E402
-from airflow_provider_dtrain.core.event_log import EventSource, read_lines  # noqa: E402
-from airflow_provider_dtrain.core.series.metrics import BUILTIN_METRICS  # noqa: E402
+from airflow_provider_dtrain.core.event_log import BUILTIN_METRICS, EventSource, read_lines  # noqa: E402
 from airflow_provider_dtrain.errors import ConfigError  # noqa: E402
-from airflow_provider_dtrain.train.reports import builtin_metrics, flop_count  # noqa: E402
+from airflow_provider_dtrain.train.gradients import flop_count  # noqa: E402
+from airflow_provider_dtrain.train.reports import builtin_metrics  # noqa: E402
 from airflow_provider_dtrain.train.reports.builtin_metrics import BuiltinMetrics, Counts  # noqa: E402
 from airflow_provider_dtrain.train.reports.device_peaks import PEAKS, peak_flops  # noqa: E402
 from tests.support.event_lines import lines_of  # noqa: E402
@@ -112,7 +112,7 @@ def test_the_control_side_accepts_what_is_recorded_and_knows_each_name(folder):
     train(EVERYTHING)
     lines = list(read_lines((folder / "events").read_bytes(), EventSource(0, frozenset({0}))))
     assert [line.reason for line in lines if line.event is None] == []
-    assert names(recorded(folder)) <= BUILTIN_METRICS.keys()
+    assert names(recorded(folder)) <= BUILTIN_METRICS
 
 
 def test_a_program_may_report_metrics_of_the_same_names(folder):

@@ -61,15 +61,3 @@ def timing_of(metric: str, series: str) -> str:
     :param series: class and hook of a callback; empty for any other timing
     """
     return f"{metric}.{series}" if series else metric
-
-
-#: name -> unit of each metric that the training library records by itself. A group of their own in the store separates
-#: them from the metrics that programs report, whose names are free.
-BUILTIN_METRICS: Mapping[str, str] = {
-    "samples_per_second": "1/s",
-    "tokens_per_second": "1/s",
-    "flops_per_second": "1/s",
-    "model_flops_utilization": "",
-    "gradient_norm": "",
-    **{f"gradient_norm_{number}": "" for number in range(2, 9)},
-}

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from airflow_provider_dtrain.train.reports.device_peaks import peak_flops
-from airflow_provider_dtrain.train.reports.flop_count import FlopCount
 
 #: Training time between two records, seconds: of the first ones, and later.
 EARLY_S, LATER_S, EARLY_RECORDS = 2.0, 10.0, 30
@@ -41,6 +40,21 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return one if other is None else other if one is None else one + other
 
 
+class OperationCounter(Protocol):
+    """Counter of the floating-point operations of one batch."""
+
+    #: Whether each batch calls :meth:`after_batch`.
+    pending: bool
+    #: Operations of a batch of this rank; None: not counted.
+    of_batch: int | None
+
+    def after_batch(self) -> None:
+        """Begin or end to count."""
+
+    def kind(self) -> tuple[str, str]:
+        """Return the name of the device, and the type of numbers that it multiplies most."""
+
+
 class BuiltinMetrics:
     """Meter of one rank's training. Rank 0 records.
 
@@ -61,7 +75,7 @@ class BuiltinMetrics:
         ranks: int = 1,
         records: bool = False,
         norms: Mapping[int, Any] | None = None,
-        flops: FlopCount,
+        flops: OperationCounter,
         has_devices: bool = True,
     ) -> None:
         self._options = options

@@ -100,7 +100,7 @@ class PyTorchCallback:
 
 HOOKS = tuple(name for name in vars(PyTorchCallback) if name.startswith("on_"))
 #: Most classes and hooks of a rank with a timing of their own, and characters of a class in its name. The control side
-#: accepts no more.
+#: has the same limits.
 TIMINGS_MOST, CLASS_CHARS = 32, 64
 #: Timing of all further hooks together.
 OTHER = "callbacks.other"
