@@ -24,6 +24,7 @@ OURS_BY_NAME = {
     "script": "plain script",
     "script_silent": "plain script without reports",
     "script_in_trial": "plain script in a trial (timings)",
+    "script_measured": "plain script in a trial, tokens and FLOPs counted",
     "trial": "trial class",
 }
 PEERS = ("determined", "accelerate", "fabric", "lightning")

@@ -133,10 +133,10 @@ def bare(data: Samples, meter: Meter) -> None:
         meter.batch(loss)
 
 
-def loop_of_script(data: Samples, meter: Meter, *, report: bool = True) -> None:
+def loop_of_script(data: Samples, meter: Meter, *, report: bool = True, config: dict | None = None) -> None:
     import airflow_provider_dtrain.train as dtrain
 
-    with dtrain.init(hparams={"global_batch_size": BATCH}) as ctx:
+    with dtrain.init(hparams={"global_batch_size": BATCH}, config=config) as ctx:
         model = network()
         model, optimizer = ctx.prepare(model, sgd(model))
         for step, batch in enumerate(ctx.loader(data, shuffle=False, collate_fn=whole), start=1):
@@ -146,6 +146,8 @@ def loop_of_script(data: Samples, meter: Meter, *, report: bool = True) -> None:
             ctx.step(optimizer, clip_grad_norm=NORM)
             if report:
                 ctx.report(step, {"loss": loss})
+            if config:
+                ctx.count(tokens=BATCH)
             meter.batch(loss)
 
 
@@ -159,14 +161,19 @@ def script_silent(data: Samples, meter: Meter) -> None:
     loop_of_script(data, meter, report=False)
 
 
-def script_in_trial(data: Samples, meter: Meter) -> None:
-    """Train with an events file and timings, as in a trial."""
+def script_in_trial(data: Samples, meter: Meter, *, config: dict | None = None) -> None:
+    """Train with an events file, timings and built-in metrics, as in a trial."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DTRAIN_EVENTS"] = f"{folder}/events"
         try:
-            loop_of_script(data, meter)
+            loop_of_script(data, meter, config=config)
         finally:
             del os.environ["DTRAIN_EVENTS"]
+
+
+def script_measured(data: Samples, meter: Meter) -> None:
+    """Train as in a trial, with tokens and operations counted."""
+    script_in_trial(data, meter, config={"profiling": {"count_flops": True, "device_peak_flops": 1e12}})
 
 
 def fabric(data: Samples, meter: Meter) -> None:
@@ -367,7 +374,18 @@ def ddp(step_ms: float, pairs: int) -> dict:
 
 LOOPS = {
     loop.__name__: loop
-    for loop in (bare, script, script_silent, script_in_trial, trial, determined, accelerate, fabric, lightning)
+    for loop in (
+        bare,
+        script,
+        script_silent,
+        script_in_trial,
+        script_measured,
+        trial,
+        determined,
+        accelerate,
+        fabric,
+        lightning,
+    )
 }
 
 

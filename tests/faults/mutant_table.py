@@ -34,6 +34,61 @@ class Mutant:
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    # -- built-in metrics
+    Mutant(
+        name="the program's questions for its reports are answered with built-in metrics",
+        path=f"{STORE}/metrics.py",
+        old='_IS_REPORTED = metrics.c.metric_group != "builtin"',
+        new="_IS_REPORTED = sa.true()",
+        test="tests/contract/test_metric_pages.py::"
+        "test_builtin_metrics_are_a_group_of_their_own_beside_reported_ones_of_the_same_name",
+    ),
+    Mutant(
+        name="a host may send built-in metrics of any name",
+        path=f"{CORE}/event_log.py",
+        old="return isinstance(value, dict) and value.keys() <= BUILTIN_METRICS and _metrics(value, source)",
+        new="return isinstance(value, dict) and _metrics(value, source)",
+        test="tests/unit/test_events.py::test_a_rank_writes_no_builtin_metric_of_another_name",
+    ),
+    Mutant(
+        name="the series of callbacks of a rank have no bound",
+        path=f"{CORE}/series/metrics.py",
+        old="if len(self._known) >= CALLBACKS_MOST:",
+        new="if len(self._known) >= 10 * CALLBACKS_MOST:",
+        test="tests/unit/test_measurements.py::test_a_rank_has_a_limited_number_of_callbacks_over_all_answers",
+    ),
+    Mutant(
+        name="rates count the time of validations",
+        path="airflow_provider_dtrain/train/reports/builtin_metrics.py",
+        old="            self._since = 0.0\n",
+        new="            pass\n",
+        test="tests/unit/test_train_builtin_metrics.py::test_rates_are_of_training_time_alone",
+    ),
+    Mutant(
+        name="the norm of gradients is that after their clipping",
+        path=f"{GRADIENTS}/optimizer_step.py",
+        old="        if self._norm_every and clip.norm is None:\n            self._measure_norm(optimizer)\n"
+        "        norm = clip.apply(optimizer, on_norm)\n",
+        new="        norm = clip.apply(optimizer, on_norm)\n"
+        "        if self._norm_every and clip.norm is None:\n            self._measure_norm(optimizer)\n",
+        test="tests/unit/test_train_builtin_metrics.py::"
+        "test_a_clipped_training_stays_as_it_is_and_the_norm_is_that_before_clipping[1-clip1]",
+    ),
+    Mutant(
+        name="a counter of operations stays on the model after its batch",
+        path=f"{GRADIENTS}/flop_count.py",
+        old="        while self._undo:\n            self._undo.pop()()\n",
+        new="",
+        test="tests/unit/test_train_builtin_metrics.py::test_a_loop_with_its_own_backward_pass_has_no_count",
+    ),
+    Mutant(
+        name="a second record of a failure loses the place of its snapshot",
+        path="airflow_provider_dtrain/train/reports/failure.py",
+        old="if _latest[0] != id(error):",
+        new="if True:",
+        test="tests/unit/test_train_memory_snapshot.py::"
+        "test_the_failure_names_the_snapshot_and_the_places_that_hold_most",
+    ),
     # -- several trials of one task
     Mutant(
         name="a clear of a task with several trials does not repeat those that failed",

@@ -98,7 +98,7 @@ def test_a_clipped_training_stays_as_it_is_and_the_norm_is_that_before_clipping(
     assert train({"gradient_norm_every": every}, **clip) == none
     found = [event["metrics"]["gradient_norm"] for event in recorded(folder) if "gradient_norm" in event["metrics"]]
     assert len(found) >= 4
-    assert min(found) > 0.05
+    assert min(found) > 0.2, "clipped gradients have a norm of at most 0.14"
 
 
 def test_without_options_only_what_is_free_is_recorded(folder):
@@ -162,8 +162,8 @@ def test_rates_are_of_training_time_alone(clock):
     it.resume(11)
     clock.now += 2
     it.pause(21)
+    clock.now += 100  # a checkpoint in a validation
     it.pause(21)
-    clock.now += 100  # a checkpoint
     it.resume(21)
     assert it.is_due(21)
     assert it.take() == {"samples_per_second": 8 * 20 / 4}
@@ -314,9 +314,10 @@ def test_a_configuration_that_means_nothing_is_refused(profiling, problem):
 
 def test_a_rank_that_does_not_record_still_counts(folder, monkeypatch):
     it = BuiltinMetrics({}, records=False, flops=SimpleNamespace(of_batch=None))
+    it.count(tokens=100)
+    it.begin(1)  # the tokens of the first batch do not count, since its time does not
     it.count(tokens=4)
     it.count(samples=1, tokens=2)
-    it.begin(1)
     assert not it.is_due(5)
     assert (it.take_counts(), it.take_counts()) == (Counts(1, 6), Counts())
     assert Counts(1, 6).times(4) == Counts(4, 24)

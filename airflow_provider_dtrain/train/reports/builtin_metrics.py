@@ -86,7 +86,8 @@ class BuiltinMetrics:
         self._has_devices = has_devices
         #: Samples of a batch of all ranks; None: unknown.
         self.batch_samples: int | None = None
-        self._counts = Counts()
+        self._samples: int | None = None
+        self._tokens: int | None = None
         #: Those of all ranks since the latest record.
         self._counted = Counts()
         #: Training time and batches since the latest record.
@@ -101,7 +102,10 @@ class BuiltinMetrics:
 
     def count(self, samples: int | None = None, tokens: int | None = None) -> None:
         """Add numbers of this rank's batch."""
-        self._counts = self._counts.joined(Counts(samples, tokens))
+        if samples is not None:
+            self._samples = samples + (self._samples or 0)
+        if tokens is not None:
+            self._tokens = tokens + (self._tokens or 0)
 
     def know_loader(self, loader: Any) -> None:
         """Take the samples of a batch from the first training loader."""
@@ -111,7 +115,8 @@ class BuiltinMetrics:
 
     def take_counts(self) -> Counts:
         """Return what this rank has counted since the last call."""
-        counts, self._counts = self._counts, Counts()
+        counts = Counts(self._samples, self._tokens)
+        self._samples = self._tokens = None
         return counts
 
     def add_counts(self, counts: Counts) -> None:
@@ -124,7 +129,7 @@ class BuiltinMetrics:
         :param batches: number of batches so far
         """
         self._has_begun = True
-        self._counts = Counts()
+        self.take_counts()
         self.resume(batches)
 
     def resume(self, batches: int) -> None:
