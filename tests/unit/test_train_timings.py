@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import ClassVar
 
 import pytest
 
@@ -160,6 +161,26 @@ def test_an_exchange_counts_once_per_measurement(timings, clock, tmp_path):
     ]  # fmt: skip
     (event,) = lines_of(tmp_path / "events")
     assert event["names"]["gradient_exchange"] == {"count": 2, "total_s": 0.006, "max_s": 0.004}
+
+
+@pytest.mark.parametrize(("step_s", "rate"), [(0.01, 100), (0.06, 50), (0.3, 10), (0.9, 5), (2.0, 1), (30.0, 1)])
+def test_exchanges_are_measured_about_every_five_seconds(timings, clock, step_s, rate):
+    class Model:
+        rates: ClassVar[list[int]] = []
+
+        def _get_ddp_logging_data(self):
+            return {"iteration": 0}
+
+        def _set_ddp_runtime_logging_sample_rate(self, rate):
+            self.rates.append(rate)
+
+    Model.rates.clear()
+    timings.watch_model(Model())
+    for _ in range(4 + int(20 / step_s)):
+        clock.now += step_s
+        timings.add("backward", step_s / 2)
+        timings.batch_done(clock.now)
+    assert Model.rates == [rate], "set once"
 
 
 def test_two_files_of_seconds_stay_below_their_limit_and_bytes_keep_their_numbers(tmp_path, clock):

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.core.config.types import (
     Name,
     Pattern,
     Positive,
+    Seconds,
     Section,
     Size,
     refuse,
@@ -160,6 +161,9 @@ class Profiling(Section):
     enabled: bool = True
     sampling_interval_s: float = Field(default=1.0, ge=0.1, le=3600)
     timings: bool = True
+    #: A rank is slow that needs more than this multiple of the other ranks' time for a step, over ``straggler_after``.
+    straggler_share: float = Field(default=1.2, ge=1.05, le=100)
+    straggler_after: Annotated[Seconds, Field(ge=10, le=86400)] = 60.0
     trace: Trace | None = None
     #: Metrics that the training library records by itself.
     builtin_metrics: bool = True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.series.metrics import CALLBACKS, INSIDE_CHECKPOINT, SAMPLED_TIMINGS, timing_of
@@ -14,7 +14,6 @@ from airflow_provider_dtrain.core.series.step_times import (
     BUCKET_S,
     EARLY_S,
     EXCHANGE,
-    FIRST_STEPS,
     OF_STEP,
     PARTS,
     RANK_METRICS,
@@ -22,11 +21,16 @@ from airflow_provider_dtrain.core.series.step_times import (
     STEP,
     WHOLE,
     Pace,
+    SlowRule,
     busy_times,
     median_of,
+    pace_of,
+    ratios,
     slow_ranks,
+    slow_rule,
 )
 from airflow_provider_dtrain.resources.telemetry import TimingTotal
+from airflow_provider_dtrain.store.database.tables import attempts, configs, trials
 from airflow_provider_dtrain.store.records.telemetry import (
     AttemptStepTimes,
     RankSteps,
@@ -45,22 +49,28 @@ def find_step_times(conn: Connection, of: AttemptOf, span: Span | None, buckets:
     rows = {rank: _steps_of(rank, host, timings, at) for rank, (host, timings) in found.items()}
     paces = {rank: pace for rank, (_, pace) in rows.items() if pace is not None}
     middle = median_of([pace.busy_s for pace in paces.values()])
-    slow = slow_ranks(paces)
+    slow = slow_ranks(paces, rule_of(conn, of), bucket_s)
+    ratio = ratios(paces)
     return AttemptStepTimes(
         attempt=of.number,
         at_s=at,
         bucket_s=bucket_s,
-        ranks=[
-            replace(
-                row,
-                ratio=pace.busy_s / middle if pace is not None and middle else None,
-                is_slow=rank in slow,
-            )
-            for rank, (row, pace) in rows.items()
-        ],
+        ranks=[replace(row, ratio=ratio.get(rank), is_slow=rank in slow) for rank, (row, _) in rows.items()],
         median_busy_s=middle,
         slow_ranks=slow,
     )
+
+
+def rule_of(conn: Connection, of: AttemptOf) -> SlowRule:
+    """Return the rule for slow ranks in the configuration of an attempt's trial."""
+    query = (
+        sa.select(configs.c.document["profiling"])
+        .join(trials, trials.c.config_id == configs.c.config_id)
+        .join(attempts, attempts.c.trial_id == trials.c.id)
+        .where(attempts.c.id == of.attempt_id)
+    )
+    profiling = conn.scalar(query)
+    return slow_rule(profiling if isinstance(profiling, Mapping) else {})
 
 
 def find_breakdown(conn: Connection, of: AttemptOf, span: Span | None, buckets: int) -> TimingBreakdown:
@@ -119,23 +129,16 @@ def _steps_of(rank: int, host: str, timings: OfRank, at: Sequence[int]) -> tuple
     steps = [total / counts[when] if counts.get(when) else None for when, total in zip(at, totals, strict=True)]
     exchange = timings.get(EXCHANGE, Points())
     means = dict(zip(exchange.at, exchange.mean, strict=True))
-    busy = busy_times(steps, [means.get(when) for when in at])
-    step_s, busy_s = median_of(steps), median_of(busy)
-    pace = None
-    if step_s is not None and busy_s is not None:
-        done = dict(zip(step.at, accumulate(step.count), strict=True))
-        moments = [
-            time if when in means and done.get(when, 0) > FIRST_STEPS else None
-            for when, time in zip(at, busy, strict=True)
-        ]
-        pace = Pace(step_s=step_s, busy_s=busy_s, steps=sum(step.count), moments=moments)
+    exchanges = [means.get(when) for when in at]
+    busy = busy_times(steps, exchanges)
+    pace = pace_of(steps, exchanges, [counts.get(when, 0) for when in at])
     row = RankSteps(
         rank=rank,
         host=host,
         step_s=steps,
         busy_s=busy,
-        median_step_s=step_s,
-        median_busy_s=busy_s,
+        median_step_s=median_of(steps),
+        median_busy_s=median_of(busy),
         ratio=None,
         is_slow=False,
     )

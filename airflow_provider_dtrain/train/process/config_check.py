@@ -32,8 +32,9 @@ FIELDS: Mapping[str, frozenset[str]] = {
     )),
     "reproducibility": frozenset(("experiment_seed", "deterministic", "record_steps")),
     "profiling": frozenset((
-        "enabled", "sampling_interval_s", "timings", "trace", "builtin_metrics", "gradient_norm_every",
-        "tokens_per_sample", "flops_per_sample", "count_flops", "device_peak_flops", "memory_snapshot",
+        "enabled", "sampling_interval_s", "timings", "straggler_share", "straggler_after", "trace", "builtin_metrics",
+        "gradient_norm_every", "tokens_per_sample", "flops_per_sample", "count_flops", "device_peak_flops",
+        "memory_snapshot",
     )),
     "checkpoint_storage": frozenset((
         "type", "save_experiment_best", "save_trial_best", "save_trial_latest", "host_path", "storage_path",

@@ -6,7 +6,7 @@ All times are taken on the host. On a GPU, work that was only queued counts wher
 Once per batch: ``dataloader_next``, ``to_device``, ``train_batch`` (from the batch handed out until its last ``step``
 returns), ``backward``, ``step_optimizer``, ``step_lr_schedulers``. When metrics are read and exchanged:
 ``from_device``, ``reduce_metrics``. When training waits for a checkpoint: ``checkpoint``. ``gradient_exchange`` comes
-from the clock of DistributedDataParallel, which measures one batch of about a hundred, and overlaps ``backward``.
+from the clock of DistributedDataParallel, which measures one batch in about five seconds, and overlaps ``backward``.
 
 Three files get them: single values go to the samples, sums per second to the seconds, and summaries to the events. The
 seconds also have ``forward``, the rest of ``train_batch``, and ``step`` where only the ends of batches are known.
@@ -33,6 +33,9 @@ SUMMARY_S, RANKS_SUMMARY_S = 10.0, 60.0
 LINE_S, LATER_LINE_S = 1.0, 5.0
 #: Lines after which they are written less often.
 EARLY_LINES = 300
+#: DistributedDataParallel measures every n-th exchange, which synchronizes the device. These numbers divide each other,
+#: so ranks that choose different ones measure common steps. The longest time between two measurements, seconds.
+EXCHANGE_RATES, EXCHANGE_S = (1, 5, 10, 50, 100), 5.0
 #: Timings inside ``train_batch``: always, and in the loop of a script.
 _INSIDE, _INSIDE_SCRIPT = ("backward", "step_optimizer"), ("to_device", "step_lr_schedulers")
 
@@ -69,6 +72,8 @@ class RankTimings:
         self._sums: dict[str, tuple[int, float, float]] = {}
         #: DistributedDataParallel models, with the iteration whose exchange was counted last.
         self._models: list[list[Any]] = []
+        #: Rate at which they measure exchanges, 0: PyTorch's own.
+        self._rate = 0
         #: perf_counter at the end of the latest step, and of the latest step in a line of the sums.
         self._ended = self._written = 0.0
         #: Sums since the latest line, the number of its first batch, and of lines so far.
@@ -82,6 +87,8 @@ class RankTimings:
         #: Number of batches so far, and of those that were written.
         self._batches = self._first = 0
         self._next_flush = self._next_summary = 0.0
+        #: perf_counter at the latest flush; 0: there was none.
+        self._flushed = 0.0
         if not self.enabled:
             self.add = _drop_named  # type: ignore[method-assign]
             self.batch_done = _nothing  # type: ignore[method-assign]
@@ -183,6 +190,7 @@ class RankTimings:
         sums = {name: Sums(len(found), sum(found), min(found), max(found)) for name, found in held.items()}
         for found in held.values():
             found.clear()
+        self._set_rate(now)
         self._add_exchanges(sums)
         for name, one in sums.items():
             count, total, longest = self._sums.get(name, (0, 0.0, 0.0))
@@ -228,6 +236,23 @@ class RankTimings:
         }
         with contextlib.suppress(OSError):
             self._writer.write("timings", {"batches": self._batches, "names": names})
+
+    def _set_rate(self, now: float) -> None:
+        """Let the models measure an exchange every :data:`EXCHANGE_S`, or every hundredth one if steps are short."""
+        batches = self._batches - self._first
+        if not self._models or not batches or not self._flushed:
+            self._flushed = now
+            return
+        step_s = (now - self._flushed) / batches
+        self._flushed = now
+        fitting = [rate for rate in EXCHANGE_RATES if rate * step_s <= EXCHANGE_S]
+        rate = fitting[-1] if fitting else EXCHANGE_RATES[0]
+        if rate == self._rate:
+            return
+        self._rate = rate
+        for model, _ in self._models:
+            with contextlib.suppress(Exception):
+                model._set_ddp_runtime_logging_sample_rate(rate)
 
     def _add_exchanges(self, sums: dict[str, Sums]) -> None:
         """Add the exchange that each model has measured since the last time."""
