@@ -13,7 +13,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.core.series.measurements import Clock, Measured, read
-from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
+from airflow_provider_dtrain.core.series.metrics import FACTS, FACTS_S, OF_RANKS, SYSTEM_METRICS, is_of_gpu
 from airflow_provider_dtrain.core.series.points import Key, Points
-from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS, WHOLE
+from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS, WHOLE, SlowRule
+from airflow_provider_dtrain.core.series.stragglers import Place, StragglerWatch
 from airflow_provider_dtrain.core.series.tiers import SLICE_S, TIERS
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
@@ -86,24 +87,37 @@ def databases() -> Iterator[dict[str, Callable[[], Store]]]:
 def bench_host(run: Run, seconds: float) -> None:
     """Print the CPU of the sampler, and of the answers to the control side."""
     folder = Path(tempfile.mkdtemp(prefix="dtrain-sampler-"))
-    pid = os.fork()
-    if not pid:
-        with contextlib.suppress(BaseException):
-            Sampler(str(folder / "samples"), 1.0, gpus_here()).run()
-        os._exit(0)
-    time.sleep(seconds)
-    os.kill(pid, 9)
-    usage = os.wait4(pid, 0)[2]
-    share = (usage.ru_utime + usage.ru_stime) / seconds
+    for name, has_facts in ((SAMPLER, True), (NO_FACTS, False)):
+        run.add("host", name, 100 * sampler_share(folder / name.replace(" ", "-"), seconds, has_facts=has_facts))
     layout = Layout.__new__(Layout)
     files = RunFolder.__new__(RunFolder)
     files.layout, files.name, files.path = layout, "run", str(folder / "run")
     write_files(Path(files.path), COMMIT_S)
     offsets = {"samples": 0, **{f"rank{rank}.timings": 0 for rank in range(GPUS)}}
     sending = timed(lambda: read_measurements(files, offsets, 256 << 10), 200)
-    run.add("host", SAMPLER, 100 * share)
     run.add("host", ANSWERS, 100 * sending / COMMIT_S)
     run.note(f"{len(gpus_here())} GPUs in this machine, a sample per second, answers every {COMMIT_S} s.")
+
+
+def sampler_share(path: Path, seconds: float, *, has_facts: bool) -> float:
+    """Return the part of a core that a sampler of 8 ranks uses.
+
+    :param has_facts: False: without the facts that may explain a slow rank
+    """
+    ranks = [{"rank": rank, "pid": os.getpid(), "device": None} for rank in range(GPUS)]
+    pid = os.fork()
+    if not pid:
+        with contextlib.suppress(BaseException):
+            sampler = Sampler(str(path), 1.0, gpus_here(), ranks=ranks)
+            if not has_facts:
+                sampler.facts.is_due = lambda now: False  # type: ignore[method-assign]
+                sampler.gpu_facts.is_due = lambda: False  # type: ignore[method-assign]
+            sampler.run()
+        os._exit(0)
+    time.sleep(seconds)
+    os.kill(pid, 9)
+    usage = os.wait4(pid, 0)[2]
+    return (usage.ru_utime + usage.ru_stime) / seconds
 
 
 def gpus_here() -> list[str]:
@@ -161,17 +175,26 @@ def write_files(folder: Path, seconds: int) -> None:
         for number, file in enumerate(files):
             if number and second % LINE_S:
                 continue
-            fields = {"kind": "timings", "first": 0, "batches": 10, "us": durations(noise)} if number else sample(noise)
+            fields = (
+                {"kind": "timings", "first": 0, "batches": 10, "us": durations(noise)}
+                if number
+                else sample(noise, second)
+            )
             file._append(encode_event({**at, **fields}))
 
 
-def sample(noise: random.Random) -> dict[str, Any]:
+def sample(noise: random.Random, second: int) -> dict[str, Any]:
     """Return the fields of a line of the sampler."""
-    values = {name: round(noise.uniform(0, 100), 2) for name in SYSTEM_METRICS if not name.startswith("gpu")}
-    gpus = [
-        {"uuid": uuid, "gpu_util": noise.randrange(101), "gpu_free_memory": noise.randrange(80 << 30)} for uuid in UUIDS
-    ]
-    return {"kind": "system", **values, "gpus": gpus}
+    names = [name for name in SYSTEM_METRICS if name not in FACTS or second % FACTS_S == 0]
+    of_ranks = OF_RANKS.intersection(names)
+    of_gpus = {name for name in names if is_of_gpu(name)}
+
+    def values(some: Iterable[str]) -> dict[str, float]:
+        return {name: round(noise.uniform(0, 100), 2) for name in some}
+
+    found = {"kind": "system", **values(name for name in names if name not in of_ranks | of_gpus)}
+    found["gpus"] = [{"uuid": uuid, **values(of_gpus)} for uuid in UUIDS]
+    return {**found, "ranks": [{"rank": rank, **values(of_ranks)} for rank in range(GPUS)]} if of_ranks else found
 
 
 def durations(noise: random.Random) -> dict[str, list[int]]:
@@ -226,13 +249,36 @@ def bench_engine(run: Run, name: str, store: Store, turns: int, hosts: int = 4) 
     began = time.process_time()
     store.telemetry.compact(attempt_id)
     compacting = (time.process_time() - began) / hosts / turns
-    total = statistics.median(parsing) + statistics.median(committing) + compacting
+    watching = watch_cost(data, boot_s, hosts)
+    total = statistics.median(parsing) + statistics.median(committing) + compacting + watching
     run.add(f"engine, {name}", "parse", *(1e3 * value for value in parsing))
     run.add(f"engine, {name}", "commit", *(1e3 * value for value in committing))
     run.add(f"engine, {name}", "compaction, spread", 1e3 * compacting)
+    run.add(f"engine, {name}", WATCH, 1e3 * watching)
     run.add(f"engine, {name}", ALL, 1e3 * total)
     run.add(f"transaction, {name}", "4 hosts", *(1e3 * value for value in walls))
     store.close()
+
+
+def watch_cost(data: dict[str, bytes], boot_s: float, hosts: int, turns: int = 30) -> float:
+    """Return the CPU seconds per host and collection for the comparison of the ranks."""
+    ranks = {(host, rank): host * GPUS + rank for host in range(hosts) for rank in range(GPUS)}
+    places = {number: Place(host=f"h{host:02}", device=UUIDS[rank]) for (host, rank), number in ranks.items()}
+    watch = StragglerWatch(places, SlowRule())
+    parts = [
+        (f"h{host:02}", {
+            key if key.rank is None else key._replace(rank=ranks[host, key.rank]): points for key, points in one.items()
+        })
+        for turn in range(turns)
+        for host in range(hosts)
+        for one in [parsed("", data, Clock(boot_s=boot_s - turn * COMMIT_S, wall_s=0.0)).series]
+    ]  # fmt: skip
+    began = time.process_time()
+    for number, (name, series) in enumerate(parts, 1):
+        watch.add(name, series)
+        if number % hosts == 0:
+            watch.check()
+    return (time.process_time() - began) / turns / hosts
 
 
 def parsed(name: str, data: dict[str, bytes], clock: Clock) -> HostTelemetry:
@@ -240,7 +286,7 @@ def parsed(name: str, data: dict[str, bytes], clock: Clock) -> HostTelemetry:
     series: dict[Key, Points] = {}
     for stream, content in data.items():
         rank = None if stream == "samples" else int(stream.removeprefix("rank"))
-        source = Measured(rank=rank, devices=frozenset(UUIDS))
+        source = Measured(rank=rank, devices=frozenset(UUIDS), ranks=frozenset(range(GPUS)))
         series |= read(content, source, clock, earliest_s=0, latest_s=1e11).series
     return HostTelemetry(host=name, series=series)
 
@@ -251,11 +297,16 @@ def of_host(start: int, count: int, step: int, noise: random.Random, metrics: li
     for metric in metrics:
         if metric.startswith("gpu_") and metric in SYSTEM_METRICS:
             keys += [Key(metric, uuid) for uuid in UUIDS]
-        elif metric in SYSTEM_METRICS:
+        elif metric in SYSTEM_METRICS and metric not in OF_RANKS:
             keys.append(Key(metric))
         else:
             keys += [Key(metric, "", rank) for rank in range(GPUS)]
-    return {key: noisy(start, count, step, noise, key.rank is not None) for key in keys}
+    return {
+        key: noisy(start, count, step, noise, key.rank is not None and key.metric not in FACTS)
+        if key.metric not in FACTS or step > 1
+        else noisy(start, count, step, noise, False).reduced(FACTS_S)
+        for key in keys
+    }
 
 
 def noisy(start: int, count: int, step: int, noise: random.Random, is_timing: bool) -> Points:
@@ -344,7 +395,7 @@ def bench_query(run: Run, name: str, store: Store, days: int, hosts: int) -> Non
         "a day of gpu_util of 64 GPUs": lambda: telemetry.series(
             trial_id, metrics=["gpu_util"], since=at(DAY)),
         "30 days of gpu_util of 64 GPUs": lambda: telemetry.series(trial_id, metrics=["gpu_util"]),
-        "a day of all nine system metrics": lambda: telemetry.series(trial_id, since=at(DAY)),
+        "a day of all system metrics": lambda: telemetry.series(trial_id, since=at(DAY)),
         "step times of 64 ranks, a day": lambda: telemetry.step_times(trial_id, since=at(DAY)).ranks,
         "step times of 64 ranks, 30 days": lambda: telemetry.step_times(trial_id).ranks,
         "parts of a step, a day": lambda: telemetry.timings(trial_id, since=at(DAY)).parts,
@@ -435,7 +486,8 @@ def timed(function: Callable[[], Any], times: int) -> float:
     return (time.process_time() - began) / times
 
 
-SAMPLER, ANSWERS = "sampler", "answers"
+SAMPLER, NO_FACTS, ANSWERS = "sampler", "sampler without facts", "answers"
+WATCH = "comparison of the ranks"
 WITHOUT, SINGLE, SUMS = "without measurements", "events and single batches", "and sums per second"
 ALL = "together"
 DAY_OF_ONE = "a day of cpu_util of one host"
@@ -447,7 +499,7 @@ QUERIES = (
     "an hour of gpu_util of 64 GPUs",
     "a day of gpu_util of 64 GPUs",
     "30 days of gpu_util of 64 GPUs",
-    "a day of all nine system metrics",
+    "a day of all system metrics",
     "step times of 64 ranks, a day",
     "step times of 64 ranks, 30 days",
     "parts of a step, a day",
@@ -457,7 +509,7 @@ QUERIES = (
 
 def _rows(name: str) -> tuple[Row, ...]:
     """Return the rows of one database."""
-    parts = dict.fromkeys(("parse", "commit", "compaction, spread", ALL), OURS)
+    parts = dict.fromkeys(("parse", "commit", "compaction, spread", WATCH, ALL), OURS)
     tiers = dict.fromkeys((*(f"tier of {tier.step_s} s" for tier in TIERS), ALL, "on the disk, with indexes"), OURS)
     queries = dict.fromkeys(QUERIES, OURS)
     return (
@@ -494,7 +546,8 @@ BENCH = Bench(
             name="host",
             what="CPU on a host",
             unit="% of a core",
-            sides={SAMPLER: OURS, ANSWERS: OURS},
+            sides={SAMPLER: OURS, NO_FACTS: LIMIT, ANSWERS: OURS},
+            base=NO_FACTS,
             goals=(Goal(side=SAMPLER, at_most=1),),
         ),
         Row(

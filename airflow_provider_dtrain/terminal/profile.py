@@ -6,13 +6,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.byte_size import byte_size
-from airflow_provider_dtrain.terminal.output import cell, dump, is_table, note, show
+from airflow_provider_dtrain.terminal.output import cell, dump, is_table, note, short_time, show
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Sequence
 
-    from airflow_provider_dtrain.resources.telemetry import MetricRange, Profile, TimingTotal
+    from airflow_provider_dtrain.resources.telemetry import MetricRange, NamedStraggler, Profile, TimingTotal
     from airflow_provider_dtrain.terminal.source import Source
+
+#: Named slow ranks that a terminal shows, the latest ones.
+STRAGGLERS_MOST = 10
 
 
 def profile(args: Namespace, source: Source) -> None:
@@ -35,8 +39,21 @@ def _explain(found: Profile) -> None:
     for slow in found.slow_ranks:
         note(
             f"Rank {slow.rank} on host '{slow.host}' is slow: it needs {cell(slow.busy_s)} s per step, "
-            f"{slow.ratio:.2f} times the median of the gang, which waits for it."
+            f"{slow.ratio:.2f} times the median of the other ranks, which wait for it."
         )
+    for line in straggler_lines(found.stragglers):
+        note(line)
+
+
+def straggler_lines(found: Sequence[NamedStraggler]) -> list[str]:
+    """Return a line for each slow rank that was named while it ran: the latest ones."""
+    lines = [
+        f"{short_time(one.since)} to {short_time(one.until) if one.until is not None else 'now'}: "
+        f"{one.text} {one.advice}"
+        for one in found[-STRAGGLERS_MOST:]
+    ]
+    hidden = len(found) - len(lines)
+    return [f"{hidden} earlier slow ranks are in the timeline.", *lines] if hidden > 0 else lines
 
 
 def _timing(one: TimingTotal) -> dict[str, Any]:
@@ -52,14 +69,14 @@ def _timing(one: TimingTotal) -> dict[str, Any]:
 
 def _metric(one: MetricRange) -> dict[str, Any]:
     in_bytes = one.unit.startswith("bytes")
-    after = one.unit.removeprefix("bytes") if in_bytes else f" {one.unit}"
+    after = one.unit.removeprefix("bytes") if in_bytes else f" {one.unit}".rstrip()
 
     def shown(value: float) -> str:
         return (byte_size(value) if in_bytes else cell(round(value, 1))) + after
 
     return {
         "host": one.host,
-        "gpu": one.device,
+        "gpu": one.device if one.rank is None else f"rank {one.rank}",
         "metric": one.metric,
         "min": shown(one.minimum),
         "mean": shown(one.mean),

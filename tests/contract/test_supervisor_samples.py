@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_dtrain.supervisor.files.events import encode_event
 from airflow_provider_dtrain.supervisor.files.segments import read_segments
 from airflow_provider_dtrain.supervisor.run.sampler import Sampler
+from testbed.cpu_quota import CpuQuota, controller_folder
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, is_alive, make_plan, read_samples, start, until
 
 RUN = "t1.1.7"
@@ -78,14 +79,47 @@ def test_nothing_is_measured_when_the_plan_does_not_ask_for_it(host: Host) -> No
     assert not (host.run_dir(RUN) / "samples").exists()
 
 
-def test_the_gpus_of_the_run_are_measured(host: Host, library: Path) -> None:
-    host.env["LD_LIBRARY_PATH"] = str(library)
+def gpus_of(host: Host) -> list[dict[str, Any]]:
+    return [gpu for line in samples(host) for gpu in line.get("gpus", ())]
+
+
+def test_the_gpus_of_the_run_are_measured(host: Host, library: Path, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    host.env.update(LD_LIBRARY_PATH=str(library), FAKE_NVML_REASONS="0x24", FAKE_NVML_PROCESSES=str(users))
     channel = host.channel()
-    start(channel, plan(*SLEEP, devices=["GPU-fake"]))
+    start(channel, plan("sh", "-c", f'echo "$$ {os.getpid()}" > {users}; exec sleep 1000', devices=["GPU-fake"]))
     until(lambda: any("gpus" in line for line in samples(host)), "a sample with a GPU")
-    (gpu,) = next(line["gpus"] for line in samples(host) if "gpus" in line)
-    assert gpu == {"uuid": "GPU-fake", "gpu_util": 87, "gpu_free_memory": 30 << 30}
+    until(lambda: [one for one in gpus_of(host) if "gpu_clock" in one], "a sample with the facts of the GPU")
+    load = {"uuid": "GPU-fake", "gpu_util": 87, "gpu_free_memory": 30 << 30}
+    facts = {
+        "gpu_clock": 1215, "gpu_temperature": 84, "gpu_thermal_slowdown": 100, "gpu_power_slowdown": 100,
+        "gpu_hardware_slowdown": 0, "gpu_ecc_errors": 2, "gpu_remapped_rows": 4, "gpu_other_processes": 1,
+    }  # fmt: skip
+    until(lambda: len(gpus_of(host)) >= 5, "further samples")
+    found = gpus_of(host)
+    assert [one for one in found if "gpu_clock" in one] == [{**load, **facts}], "facts are read every few seconds"
+    assert all(one == load for one in found if "gpu_clock" not in one)
     assert stop(channel) == "stopped"
+
+
+@pytest.mark.skipif(controller_folder() is None, reason="this account may not create cgroups with a CPU quota")
+def test_the_rank_with_a_cpu_quota_is_seen(host: Host) -> None:
+    channel = host.channel()
+    with CpuQuota(0.03) as quota:
+        start(channel, plan(*BUSY, ranks=2))
+        pids = {rank["rank"]: rank["pid"] for rank in channel.wait_event(RUN, "started")["ranks"]}
+        quota.add(pids[1])
+        facts = "the facts of both ranks while one has a quota"
+        until(lambda: any(one.get("cpu_throttled", 0) > 50 for one in ranks_of(host)), facts, 30)
+        found = ranks_of(host)
+        assert {one["rank"] for one in found} == {0, 1}
+        assert {one["rank"] for one in found if "cpu_throttled" in one} == {1}
+        assert all(0 <= one["cpu_wait"] <= 100 for one in found)
+    assert stop(channel) == "stopped"
+
+
+def ranks_of(host: Host) -> list[dict[str, Any]]:
+    return [rank for line in samples(host) for rank in line.get("ranks", ())]
 
 
 @pytest.mark.parametrize("mood", ["hang", "crash"])

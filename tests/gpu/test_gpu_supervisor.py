@@ -96,6 +96,23 @@ def test_the_samples_of_a_run_agree_with_nvidia_smi(busy: tuple[Host, Channel]) 
     until(agreed, "a sample that agrees with nvidia-smi", START_S)
 
 
+def test_the_facts_of_a_gpu_agree_with_nvidia_smi(busy: tuple[Host, Channel]) -> None:
+    host, _ = busy
+
+    def agreed() -> bool:
+        lines = read_samples((host.run_dir(RUN) / "samples").read_bytes())
+        found = [gpu for line in lines for gpu in line.get("gpus", ()) if "gpu_clock" in gpu]
+        [[clock, temperature]] = smi("gpu", "clocks.sm,temperature.gpu")
+        if not found:
+            return False
+        facts = found[-1]
+        assert all(facts[f"gpu_{reason}_slowdown"] in (0, 100) for reason in ("thermal", "power", "hardware"))
+        assert facts.get("gpu_other_processes", 0) == 0
+        return abs(facts["gpu_clock"] - float(clock)) <= 200 and abs(facts["gpu_temperature"] - float(temperature)) <= 5
+
+    until(agreed, "facts that agree with nvidia-smi", START_S)
+
+
 def test_a_later_process_of_the_account_on_the_gpu_withholds_clear_until_it_left(
     busy: tuple[Host, Channel],
 ) -> None:

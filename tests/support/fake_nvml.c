@@ -2,7 +2,8 @@
  * FAKE_NVML_DEVICES: UUIDs of the devices, with commas; default: GPU-fake. A UUID MIG-... is an instance of the GPU
  * before it. FAKE_NVML: hang or crash.
  * FAKE_NVML_PROCESSES: a file with the numbers of the processes on the first device, or "lost". Those of another
- * device are in a file with the device's UUID behind a dot. A number may be followed by a colon and MiB in use. */
+ * device are in a file with the device's UUID behind a dot. A number may be followed by a colon and MiB in use.
+ * FAKE_NVML_REASONS: reasons for reduced clocks, a number. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,34 @@ int nvmlDeviceGetMemoryInfo(void *handle, struct memory *found) {
     found->total = total;
     found->free = total * 3 / 8;
     found->used = total - found->free;
+    return 0;
+}
+int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *found) {
+    const char *reasons = getenv("FAKE_NVML_REASONS");
+    (void)handle;
+    *found = reasons ? strtoull(reasons, NULL, 0) : 0;
+    return 0;
+}
+int nvmlDeviceGetClockInfo(void *handle, unsigned kind, unsigned *found) {
+    (void)handle;
+    if (kind != 1) return 2;
+    *found = 1215;
+    return 0;
+}
+int nvmlDeviceGetTemperature(void *handle, unsigned sensor, unsigned *found) {
+    (void)handle;
+    if (sensor != 0) return 2;
+    *found = 84;
+    return 0;
+}
+int nvmlDeviceGetTotalEccErrors(void *handle, unsigned kind, unsigned counter, unsigned long long *found) {
+    (void)handle;
+    *found = kind == 1 && counter == 0 ? 2 : 99;
+    return 0;
+}
+int nvmlDeviceGetRemappedRows(void *handle, unsigned *fixed, unsigned *failed, unsigned *pending, unsigned *failure) {
+    (void)handle;
+    *fixed = 3; *failed = 1; *pending = *failure = 0;
     return 0;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *most, struct process *found) {

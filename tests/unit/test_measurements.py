@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.series.measurements import Clock, Measured, Reading, read
-from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
+from airflow_provider_dtrain.core.series.metrics import OF_RANKS, SYSTEM_METRICS
 from airflow_provider_dtrain.core.series.points import Key
 
 NOW = 1_767_312_000.0
-HOST = Measured(rank=None, devices=frozenset({"GPU-1"}))
+HOST = Measured(rank=None, devices=frozenset({"GPU-1"}), ranks=frozenset({1, 2}))
 RANK = Measured(rank=3)
 CLOCK = Clock(boot_s=None, wall_s=0.0)
 
@@ -66,6 +66,22 @@ def test_gpus_of_the_plan_are_taken_and_no_other_device() -> None:
     found = reading(system(cpu_util=1, gpus=gpus))
     assert set(found.series) == {Key("cpu_util"), Key("gpu_util", "GPU-1"), Key("gpu_free_memory", "GPU-1")}
     assert codes(found) == {"value": 5}
+
+
+def test_facts_of_the_ranks_of_the_plan_are_taken_and_of_no_other_rank() -> None:
+    ranks = [
+        {"rank": 1, "cpu_wait": 5, "cpu_throttled": 7},
+        {"rank": 2, "cpu_wait": 101, "cpu_steal": 5},
+        {"rank": 3, "cpu_wait": 5},
+        {"rank": True, "cpu_wait": 5},
+        {"rank": [1], "cpu_wait": 5},
+        {"cpu_wait": 5},
+        1,
+    ]
+    found = reading(system(cpu_wait=5, ranks=ranks))
+    assert set(found.series) == {Key("cpu_wait", "", 1), Key("cpu_throttled", "", 1)}
+    assert codes(found) == {"value": 6}
+    assert reading(system(ranks={"rank": 1})).series == {}
 
 
 def test_a_uuid_of_many_megabytes_costs_no_more_than_its_bytes() -> None:
@@ -163,9 +179,10 @@ def test_a_file_has_only_the_lines_of_its_writer() -> None:
 
 
 def test_every_metric_of_the_host_is_known_with_its_unit() -> None:
-    values = {name: 1 for name in SYSTEM_METRICS if not name.startswith("gpu")}
     gpu = {name: 1 for name in SYSTEM_METRICS if name.startswith("gpu")}
-    found = reading(system(**values, gpus=[{"uuid": "GPU-1", **gpu}]))
+    rank = dict.fromkeys(OF_RANKS, 1)
+    values = {name: 1 for name in SYSTEM_METRICS if name not in gpu and name not in rank}
+    found = reading(system(**values, gpus=[{"uuid": "GPU-1", **gpu}], ranks=[{"rank": 1, **rank}]))
     assert {key.metric for key in found.series} == set(SYSTEM_METRICS)
 
 

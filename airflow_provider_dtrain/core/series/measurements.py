@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.core.event_log import read_measurements
-from airflow_provider_dtrain.core.series.metrics import CALLBACKS, SYSTEM_METRICS, CallbackNames
+from airflow_provider_dtrain.core.series.metrics import CALLBACKS, OF_RANKS, SYSTEM_METRICS, CallbackNames, is_of_gpu
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import RANK_METRICS
 
@@ -23,15 +23,10 @@ _Second = list[float]
 _REFUSED = (None, None)
 
 
-def _limits(*, of_gpus: bool) -> dict[str, float]:
-    return {
-        name: 100.0 if unit == "%" else LARGEST
-        for name, unit in SYSTEM_METRICS.items()
-        if name.startswith("gpu_") is of_gpus
-    }
-
-
-_HOST_METRICS, _GPU_METRICS = _limits(of_gpus=False), _limits(of_gpus=True)
+_LIMITS = {name: 100.0 if unit == "%" else LARGEST for name, unit in SYSTEM_METRICS.items()}
+_GPU_METRICS = {name: limit for name, limit in _LIMITS.items() if is_of_gpu(name)}
+_RANK_FACTS = {name: limit for name, limit in _LIMITS.items() if name in OF_RANKS}
+_HOST_METRICS = {name: _LIMITS[name] for name in _LIMITS if name not in _GPU_METRICS and name not in _RANK_FACTS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +36,13 @@ class Measured:
     :param rank: None for the file of the host
     :param devices: UUIDs of the GPUs that the attempt has on the host
     :param callbacks: callbacks that the rank has measured so far
+    :param ranks: ranks that the attempt has on the host
     """
 
     rank: int | None
     devices: frozenset[str] = frozenset()
     callbacks: CallbackNames = field(default_factory=CallbackNames, compare=False)
+    ranks: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,21 +140,27 @@ Values = Iterator[tuple[Key | None, _Second | None]]
 
 def _system(line: Mapping[str, Any], source: Measured) -> Values:
     """Yield the values of a line of a host, None for one that is not accepted."""
-    yield from _figures(line, _HOST_METRICS, "")
-    gpus = line.get("gpus")
+    yield from _figures(line, _HOST_METRICS)
+    gpus, ranks = line.get("gpus"), line.get("ranks")
     for gpu in gpus if isinstance(gpus, list) else ():
         uuid = gpu.get("uuid") if isinstance(gpu, dict) else None
         if isinstance(uuid, str) and uuid in source.devices:
             yield from _figures(gpu, _GPU_METRICS, uuid)
         else:
             yield _REFUSED
+    for one in ranks if isinstance(ranks, list) else ():
+        rank = one.get("rank") if isinstance(one, dict) else None
+        if type(rank) is int and rank in source.ranks:
+            yield from _figures(one, _RANK_FACTS, rank=rank)
+        else:
+            yield _REFUSED
 
 
-def _figures(values: Mapping[str, Any], most: Mapping[str, float], device: str) -> Values:
+def _figures(values: Mapping[str, Any], most: Mapping[str, float], device: str = "", rank: int | None = None) -> Values:
     for name, limit in most.items():
         if (value := values.get(name)) is not None:
             fits = type(value) in _NUMBERS and 0 <= value <= limit
-            yield Key(name, device), [1, value, value, value] if fits else None
+            yield Key(name, device, rank), [1, value, value, value] if fits else None
 
 
 def _timings(line: Mapping[str, Any], source: Measured) -> Values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-#: name -> unit of each system metric of a host. Rates are per second.
+#: name -> unit of each system metric of a host, empty for a count. Rates are per second.
 SYSTEM_METRICS: Mapping[str, str] = {
     "cpu_util": "%",
     "memory_available": "bytes",
@@ -14,9 +14,41 @@ SYSTEM_METRICS: Mapping[str, str] = {
     "disk_iops": "1/s",
     "disk_read": "bytes/s",
     "disk_write": "bytes/s",
+    "cpu_steal": "%",
+    "cpu_pressure": "%",
+    "io_pressure": "%",
+    "cpu_clock": "MHz",
+    "net_retransmitted": "%",
+    "net_errors": "1/s",
+    "cpu_wait": "%",
+    "cpu_throttled": "%",
     "gpu_util": "%",
     "gpu_free_memory": "bytes",
+    "gpu_clock": "MHz",
+    "gpu_temperature": "°C",
+    "gpu_thermal_slowdown": "%",
+    "gpu_power_slowdown": "%",
+    "gpu_hardware_slowdown": "%",
+    "gpu_ecc_errors": "",
+    "gpu_remapped_rows": "",
+    "gpu_other_processes": "",
 }
+#: System metrics that a host measures for each of its ranks.
+OF_RANKS = frozenset(("cpu_wait", "cpu_throttled"))
+#: System metrics that hosts measure every :data:`FACTS_S` seconds. They may explain a slow rank.
+FACTS = frozenset((
+    "cpu_steal", "cpu_pressure", "io_pressure", "cpu_clock", "net_retransmitted", "net_errors", "gpu_clock",
+    "gpu_temperature", "gpu_thermal_slowdown", "gpu_power_slowdown", "gpu_hardware_slowdown", "gpu_ecc_errors",
+    "gpu_remapped_rows", "gpu_other_processes", *OF_RANKS,
+))  # fmt: skip
+FACTS_S = 5
+
+
+def is_of_gpu(metric: str) -> bool:
+    """Return whether a system metric is measured for each GPU."""
+    return metric.startswith("gpu_")
+
+
 #: Names of timings in the order of a batch. Other names follow.
 TIMINGS = (
     "dataloader_next", "to_device", "train_batch", "backward", "gradient_exchange", "step_optimizer",

@@ -9,7 +9,14 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS, timing_of
+from airflow_provider_dtrain.core.series.metrics import (
+    FACTS,
+    FACTS_S,
+    OF_RANKS,
+    SYSTEM_METRICS,
+    is_of_gpu,
+    timing_of,
+)
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS
 from airflow_provider_dtrain.core.series.tiers import tier_for
@@ -20,7 +27,7 @@ from airflow_provider_dtrain.store.records.telemetry import Series, SeriesKind
 from airflow_provider_dtrain.store.telemetry.chunk_rows import ChunkQuery, SeriesOf, read_points
 
 #: Most points of an answer, all of its series together, and most points of one series.
-POINTS_MOST, SERIES_POINTS_MOST = 60_000, 20_000
+POINTS_MOST, SERIES_POINTS_MOST = 80_000, 20_000
 #: Stored points of an answer beyond which a coarser tier is read, if its intervals are not longer than this multiple.
 READ_MOST, COARSER_MOST = 200_000, 2
 #: Fewest points of a series that may be requested, and fewest that a series gets when many share an answer.
@@ -175,8 +182,12 @@ def find_series(conn: Connection, query: SeriesQuery) -> list[Series]:
     """Return the series of attempts, reduced to the number of points that the query allows."""
     if not query.metrics:
         return []
-    expected = _expected_series(conn, query)
-    step = query.span.step_for(max(POINTS_LEAST, min(query.max_points, POINTS_MOST // expected)), expected)
+    facts = FACTS.intersection(query.metrics)
+    of_facts = _expected_series(conn, query, facts)
+    others = _expected_series(conn, query, set(query.metrics) - facts)
+    step = _step_for(query, others + of_facts // FACTS_S)
+    if step >= FACTS_S:
+        step = _step_for(query, others + of_facts)
     found = find_points(conn, query.attempts, query.metrics, query.span, step, query.hosts)
     numbers = {one.attempt_id: one.number for one in query.attempts}
     order = {metric: index for index, metric in enumerate(query.metrics)}
@@ -189,21 +200,29 @@ def find_series(conn: Connection, query: SeriesQuery) -> list[Series]:
     return [_series(number, host, key, points, step) for number, _, host, key, points in kept]
 
 
-def _expected_series(conn: Connection, query: SeriesQuery) -> int:
-    """Return about how many series an answer has at each time: one per GPU or rank, and one per host and its metric.
+def _step_for(query: SeriesQuery, series: int) -> int:
+    """Return the length of intervals of which that many series have points at each time."""
+    most = POINTS_MOST // max(1, series)
+    return query.span.step_for(max(POINTS_LEAST, min(query.max_points, most)), max(1, series))
+
+
+def _expected_series(conn: Connection, query: SeriesQuery, metrics: Collection[str]) -> int:
+    """Return about how many series of some metrics an answer has: one per GPU or rank, and one per host and its metric.
 
     Attempts follow each other, so they do not share the points of an answer.
     """
+    if not metrics:
+        return 0
     where = [ranks.c.attempt_id.in_([one.attempt_id for one in query.attempts])]
     if query.hosts is not None:
         where.append(ranks.c.host.in_(list(query.hosts)))
     if query.ranks is not None:
         where.append(ranks.c.rank.in_(list(query.ranks)))
     counts = sa.select(sa.func.count().label("ranks"), sa.func.count(sa.distinct(ranks.c.host)).label("hosts"))
-    of_hosts = sum(metric in SYSTEM_METRICS and not metric.startswith("gpu_") for metric in query.metrics)
+    of_hosts = sum(metric in SYSTEM_METRICS and not is_of_gpu(metric) and metric not in OF_RANKS for metric in metrics)
     found = conn.execute(counts.where(*where).group_by(ranks.c.attempt_id)).all()
-    each = [of_hosts * row.hosts + (len(query.metrics) - of_hosts) * row.ranks for row in found]
-    return max(each, default=1)
+    each = [of_hosts * row.hosts + (len(metrics) - of_hosts) * row.ranks for row in found]
+    return max(each, default=0)
 
 
 def _series(attempt: int, host: str, key: Key, points: Points, step_s: int) -> Series:
@@ -249,11 +268,11 @@ def _spread(values: Sequence[float], gaps: Sequence[int]) -> list[float | None]:
 
 
 def find_ranges(conn: Connection, of: AttemptOf, span: Span) -> list[MetricRange]:
-    """Return the range of each system metric over an attempt, by host, device and metric."""
+    """Return the range of each system metric over an attempt, by host, device, metric and rank."""
     found = find_points(conn, [of], SYSTEM_METRICS, span, RANGE_S)
     order = {metric: index for index, metric in enumerate(SYSTEM_METRICS)}
     whole = {of_: points for of_, points in found.items() if points.at}
-    keys = sorted(whole, key=lambda one: (one[1], one[2].device, order[one[2].metric]))
+    keys = sorted(whole, key=lambda one: (one[1], one[2].device, order[one[2].metric], one[2].rank or 0))
     return [_range(host, key, whole[attempt_id, host, key]) for attempt_id, host, key in keys]
 
 
@@ -263,6 +282,7 @@ def _range(host: str, key: Key, points: Points) -> MetricRange:
     return MetricRange(
         host=host,
         device=key.device or None,
+        rank=key.rank,
         metric=key.metric,
         unit=SYSTEM_METRICS[key.metric],
         minimum=min(points.minimum),

@@ -100,6 +100,43 @@ def cgroup_mounts() -> list[tuple[str, str]]:
     return found
 
 
+def controller_mounts(controller: str, root: str = "") -> list[tuple[str, str, bool]]:
+    """Return the mounts of hierarchies that may have a controller: mount point, root, and whether it is cgroup v2.
+
+    :param root: folder of ``proc``
+    """
+    found = []
+    for line in (read_text(f"{root}/proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        is_unified = right.startswith("cgroup2 ")
+        if is_unified or (right.startswith("cgroup ") and controller in right.split()[-1].split(",")):
+            found.append((unescape_mount(left.split()[4]), unescape_mount(left.split()[3]), is_unified))
+    return found
+
+
+def cgroup_folders(pid: int, controller: str, mounts: list[tuple[str, str, bool]], root: str = "") -> list[str]:
+    """Return the folders of a process's cgroups for a controller, up to the root that this host shows.
+
+    :param mounts: from :func:`controller_mounts`
+    :param root: folder of ``proc`` and of the mounts
+    """
+    found = []
+    for line in (read_text(f"{root}/proc/{pid}/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        is_of_v2 = not controllers
+        if "/../" in f"{path}/" or not (is_of_v2 or controller in controllers.split(",")):
+            continue
+        for mount, top, is_unified in mounts:
+            if is_unified != is_of_v2:
+                continue
+            inner = path[len(top) :] if top != "/" and f"{path}/".startswith(f"{top}/") else path
+            while inner.strip("/"):
+                found.append(f"{root}{mount}{inner}")
+                inner = inner.rpartition("/")[0]
+            found.append(f"{root}{mount}")
+    return found
+
+
 def own_cgroup() -> str | None:
     """Return the folder of this process's cgroup v2, None if it is missing or not writable."""
     match = re.search(r"^0::(.*)$", read_text("/proc/self/cgroup") or "", re.MULTILINE)

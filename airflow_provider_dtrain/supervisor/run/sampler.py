@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 
 from ..file_access import names_in
 from ..files.layout import RunFolder
@@ -18,6 +19,7 @@ from ..limits import SAMPLES_LIMIT
 from ..machine.gpu import Nvml
 from ..machine.processes import die_with_parent, set_name
 from ..names import CONTAINER_INTERFACES, SAMPLER_NAME, Json
+from .host_facts import GpuFacts, HostFacts
 from .stray_ranks import DeviceCheck
 
 
@@ -29,8 +31,8 @@ class Sampler:
 
     One line per interval, ``kind`` ``system``: ``cpu_util`` (percent, mean over the CPUs), ``memory_available``
     (bytes), and since the last line, per second, ``net_sent``, ``net_recv``, ``disk_read``, ``disk_write`` (bytes)
-    and ``disk_iops``; ``gpus``: ``uuid``, ``gpu_util`` (percent), ``gpu_free_memory`` (bytes). A figure that
-    cannot be measured is omitted.
+    and ``disk_iops``; ``gpus``: ``uuid``, ``gpu_util`` (percent), ``gpu_free_memory`` (bytes). Every few seconds also
+    the facts of :class:`HostFacts` and :class:`GpuFacts`. A figure that cannot be measured is omitted.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Sampler:
         devices: list[str],
         limit: int = SAMPLES_LIMIT,
         check: DeviceCheck | None = None,
+        ranks: Sequence[Json] = (),
     ) -> None:
         self.interval_s = interval_s
         self.devices = devices
@@ -48,6 +51,10 @@ class Sampler:
         self.gpus: list[Json] = []
         self.gpus_at = 0.0
         self.wanted: dict[str, bool] = {}
+        self.facts = HostFacts(ranks, lambda name: self._counts("/sys/class/net", name))
+        self.gpu_facts = GpuFacts(ranks)
+        #: UUID -> latest facts that no line has yet.
+        self.unwritten: dict[str, Json] = {}
 
     def run(self) -> None:
         """Write samples until the process is killed."""
@@ -62,7 +69,10 @@ class Sampler:
             time.sleep(max(0.0, due - time.monotonic()))
             after = self._counters()
             now = time.monotonic()
-            self.file.write("system", self.sample(before, after, now - before_at))
+            found = self.sample(before, after, now - before_at)
+            if self.facts.is_due(now):
+                found.update(self.facts.sample(now))
+            self.file.write("system", found)
             before = after
             before_at = now
 
@@ -79,7 +89,7 @@ class Sampler:
                 # The counters of a removed interface or disk leave the sum, so it may fall.
                 found[name] = round(max(0.0, change[name]) / elapsed_s, 1)
         if self.gpus and time.monotonic() - self.gpus_at < 3 * self.interval_s + 1.0:
-            found["gpus"] = self.gpus
+            found["gpus"] = [{**gpu, **self.unwritten.pop(gpu["uuid"], {})} for gpu in self.gpus]
         return found
 
     def _counters(self) -> dict[str, float]:
@@ -145,6 +155,10 @@ class Sampler:
             handles = [(uuid, nvml.handle_of(uuid)) for uuid in self.devices]
             while True:
                 found = [{"uuid": uuid, **nvml.load(handle)} for uuid, handle in handles if handle is not None]
+                if self.gpu_facts.is_due():
+                    for uuid, handle in handles:
+                        if handle is not None:
+                            self.unwritten[uuid] = self.gpu_facts.read(nvml, handle)
                 self.gpus = found
                 self.gpus_at = time.monotonic()
                 if self.check is not None:
@@ -179,7 +193,7 @@ def start_sampler(folder: RunFolder, interval_s: float, ranks: list[Json]) -> in
             check = DeviceCheck(folder, ranks)
             devices = list(dict.fromkeys(rank["device"] for rank in ranks if rank["device"]))
             if interval_s:
-                Sampler(folder.file("samples"), max(0.1, interval_s), devices, check=check).run()
+                Sampler(folder.file("samples"), max(0.1, interval_s), devices, check=check, ranks=ranks).run()
             else:
                 check.run()
     except BaseException:
