@@ -43,6 +43,7 @@ with DAG(
             "best": LogNotifier(
                 "{{ dtrain.metric }} {{ dtrain.value }} with {{ dtrain.name }}, before {{ dtrain.before }}"
             ),
+            "straggler": [LogNotifier("Trial {{ dtrain.trial_id }}: {{ dtrain.reason }}")],
             "waited": [LogNotifier("Trial {{ dtrain.trial_id }} waits: {{ dtrain.reason }}")],
         },
         notify_waiting_after=timedelta(minutes=30),

@@ -17,6 +17,7 @@ class NotifyEvent(Explained):
     FAILED = "failed", "the experiment has failed for good; also a trial that no search has planned"
     TRIAL_FAILED = "trial_failed", "a trial of a search has failed for good"
     WAITED = "waited", "a trial has waited for slots longer than notify_waiting_after"
+    STRAGGLER = "straggler", "a rank of a trial is slower than the other ranks, for a cause that the text names"
     BEST = "best", "a trial is better than every trial of its search that ended before"
 
 

@@ -52,7 +52,7 @@ class Notice:
     metric: str | None = None
     value: float | None = None
     before: float | None = None
-    #: Reason why it waits, and seconds that it has waited.
+    #: Reason why it waits, or the sentence that names a slow rank, and seconds that it has waited.
     reason: str | None = None
     waited_s: float | None = None
     #: Cause of a failure in one line.
@@ -126,6 +126,7 @@ def trial_notice(
         NotifyEvent.FAILED: f"{subject} failed: {cause}",
         NotifyEvent.TRIAL_FAILED: f"{subject} failed: {cause}",
         NotifyEvent.WAITED: f"{subject} has waited {duration(waited_s or 0)} for slots: {reason or 'no reason yet'}",
+        NotifyEvent.STRAGGLER: f"{subject} has a slow rank: {reason}",
         NotifyEvent.BEST: f"{subject} is the new best: {_metric(metric, trial)}{_before(before)}",
     }
     return notice(

@@ -26,11 +26,12 @@ class PackedNotifier(TypedDict):
     state: JsonObject
 
 
-class PackedWait(TypedDict):
-    """Seconds after which a trial waits long, and the notifiers for it."""
+class PackedNotifications(TypedDict):
+    """Notifiers that the follower of a trial runs, and the seconds after which the trial waits long."""
 
     limit_s: float
-    notifiers: list[PackedNotifier]
+    waited: list[PackedNotifier]
+    straggler: list[PackedNotifier]
 
 
 def pack(notifier: BaseNotifier) -> PackedNotifier:

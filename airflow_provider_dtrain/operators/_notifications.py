@@ -16,7 +16,7 @@ from airflow_provider_dtrain.notifications.events import Given, NotifyEvent, not
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.tasks import TaskFacts
     from airflow_provider_dtrain.notifications.dispatch import WarningLog
-    from airflow_provider_dtrain.notifications.serialization import PackedWait
+    from airflow_provider_dtrain.notifications.serialization import PackedNotifications, PackedNotifier
     from airflow_provider_dtrain.store.store import Store
 
 #: Default time after which a wait is an event.
@@ -108,14 +108,30 @@ class TrialNotifications:
             return None
         return WaitLimit(store, trial_id, self.waiting_after_s, several, log=self.log, context=dict(task.context))
 
-    def packed(self) -> PackedWait | None:
-        """Return limit and notifiers of a wait for the triggerer, None without notifiers for it."""
+    def straggler(self, store: Store, trial_id: int, task: TaskFacts) -> Callable[[str], None] | None:
+        """Return the sender for slow ranks of a trial that runs in this process, None without notifiers for them."""
+        from airflow_provider_dtrain.notifications.straggler import StragglerNotification
+
+        several = self.notifiers.get(NotifyEvent.STRAGGLER)
+        if not several:
+            return None
+        return StragglerNotification(store, trial_id, several, log=self.log, context=dict(task.context))
+
+    def packed(self) -> PackedNotifications | None:
+        """Return the notifiers that a follower runs for the triggerer, None without them."""
+        waited = self._packed(NotifyEvent.WAITED, "if the trial waits long")
+        straggler = self._packed(NotifyEvent.STRAGGLER, "about slow ranks")
+        if not waited and not straggler:
+            return None
+        return {"limit_s": self.waiting_after_s, "waited": waited, "straggler": straggler}
+
+    def _packed(self, event: NotifyEvent, occasion: str) -> list[PackedNotifier]:
         from airflow_provider_dtrain.notifications.serialization import PackingError, pack
 
         found = []
-        for notifier in self.notifiers.get(NotifyEvent.WAITED, ()):
+        for notifier in self.notifiers.get(event, ()):
             try:
                 found.append(pack(notifier))
             except PackingError as error:
-                self.log.warning("No notification if the trial waits long: %s", error)
-        return {"limit_s": self.waiting_after_s, "notifiers": found} if found else None
+                self.log.warning("No notification %s: %s", occasion, error)
+        return found

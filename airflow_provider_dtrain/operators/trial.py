@@ -378,6 +378,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         if self.deferrable:
             asyncio.get_running_loop().call_later(hook.settings.defer_after_s, runtime.hand_over)
         runtime.on_waiting = self._notifications.wait_limit(hook.store, trial_id, task)
+        runtime.on_straggler = self._notifications.straggler(hook.store, trial_id, task)
         # Only a task instance with the name that this operator makes.
         is_named = task.map_index_template == MAP_INDEX_TEMPLATE and not self._has_several
         on_state = self._show_state if is_named and not self.deferrable else None
@@ -418,7 +419,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         trigger = TrialTrigger(
             trial_ids,
             deadline=deadline,
-            waiting=self._notifications.packed(),
+            notifications=self._notifications.packed(),
             with_results=with_results,
             has_sections=self._has_several,
         )

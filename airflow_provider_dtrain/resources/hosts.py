@@ -59,6 +59,8 @@ class ClusterHost:
     state: HostState = HostState.READY
     state_reason: str = ""
     state_since: datetime | None = None
+    #: Slow ranks that were named on it in the last seven days.
+    slow_ranks: int = 0
     slot_type: SlotType = "cuda"
     device_name: str | None = None
     slots: list[Slot]

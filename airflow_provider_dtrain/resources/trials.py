@@ -16,6 +16,7 @@ from airflow_provider_dtrain.resources.gangs import QueueClass
 from airflow_provider_dtrain.resources.jobs import JobUse, SchedulerJob
 from airflow_provider_dtrain.resources.metrics import MetricName, Number
 from airflow_provider_dtrain.resources.tasks import TaskRef
+from airflow_provider_dtrain.resources.telemetry import NamedStraggler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +126,8 @@ class TrialDetail(TrialSummary):
     failure: Mapping[str, Any] | None
     result: Mapping[str, Any] | None
     gaps: list[Gap]
+    #: Slow ranks that were named while it ran, oldest first.
+    stragglers: list[NamedStraggler]
     #: Limits that the trial has reached, in words.
     limits: list[str]
     attempts_list: list[Attempt]

@@ -1,8 +1,8 @@
 """Garbage collection of data from trials that ended long ago, and of old audit rows.
 
-Events, offsets, log tails, launch plans, payloads, rung entries and details of timelines are removed. Trials, searches,
-results, metrics, the rows of checkpoints and digests of weights stay. Each removal is a small transaction of its own,
-so that it does not block passes and event commits.
+Events, offsets, log tails, launch plans, payloads, rung entries, slow ranks and details of timelines are removed.
+Trials, searches, results, metrics, the rows of checkpoints and digests of weights stay. Each removal is a small
+transaction of its own, so that it does not block passes and event commits.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from airflow_provider_dtrain.store.database.tables import (
     payloads,
     ranks,
     rung_entries,
+    stragglers,
     streams,
     timeline,
     trials,
@@ -122,6 +123,10 @@ KINDS: tuple[_Kind, ...] = (
     _Kind(
         "timelines", timeline, lambda: sa.func.length(timeline.c.words),
         lambda *old: timeline.c.trial_id.in_(_ended(*old)),
+    ),
+    _Kind(
+        "slow ranks", stragglers, lambda: sa.func.length(stragglers.c.text),
+        lambda *old: stragglers.c.attempt_id.in_(_over(*old)),
     ),
     _Kind(
         "rung entries", rung_entries, lambda: sa.literal(0), lambda *old: rung_entries.c.trial_id.in_(_decided(*old)),

@@ -53,6 +53,7 @@ from airflow_provider_dtrain.store.records.trials import StoreCheck
 from airflow_provider_dtrain.store.recovery import Recovery
 from airflow_provider_dtrain.store.searches import Searches
 from airflow_provider_dtrain.store.shards import Shards
+from airflow_provider_dtrain.store.stragglers import Stragglers
 from airflow_provider_dtrain.store.submissions import Submissions
 from airflow_provider_dtrain.store.telemetry.telemetry import Telemetry
 from airflow_provider_dtrain.store.timeline.timeline import Timeline
@@ -104,6 +105,7 @@ class Store:
         self.weights = Weights(db)
         self.shards = Shards(db)
         self.telemetry = Telemetry(db)
+        self.stragglers = Stragglers(db)
         #: Everything that happened to a trial.
         self.timeline = Timeline(db)
         #: Pages: rows of several subjects by a fixed number of queries, and the texts that users add.

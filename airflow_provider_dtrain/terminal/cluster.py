@@ -92,6 +92,7 @@ def host_row(host: ClusterHost) -> dict[str, Any]:
         "torch": None if details is None else details.torch,
         "reason": host.state_reason or None,
         "findings": host.findings.splitlines(),
+        "slow_ranks": host.slow_ranks,
         "environments": 0 if details is None else details.environments,
         "environments_bytes": 0 if details is None else details.environments_bytes,
         "other_stores": [] if details is None else details.other_stores,
@@ -99,7 +100,7 @@ def host_row(host: ClusterHost) -> dict[str, Any]:
 
 
 def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
-    """Print hosts. A table has columns for jobs, environments and other stores only if a host has some."""
+    """Print hosts. A table has columns for jobs, slow ranks, environments and other stores only if a host has some."""
     if is_table(args):
         is_shared = any(row["other_stores"] for row in rows)
         rows = [{name: value for name, value in row.items() if is_shared or name != "other_stores"} for row in rows]
@@ -109,6 +110,8 @@ def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
             row["findings"] = "; ".join(row["findings"]) or None
         has_jobs = any(row.get("job") for row in rows)
         rows = [{name: value for name, value in row.items() if has_jobs or name != "job"} for row in rows]
+        has_slow = any(row.get("slow_ranks") for row in rows)
+        rows = [{name: value for name, value in row.items() if has_slow or name != "slow_ranks"} for row in rows]
         for row in rows if is_shared else ():
             row["other_stores"] = _few(row["other_stores"])
         rows = [_with_clock(row) for row in _with_environments(rows)]

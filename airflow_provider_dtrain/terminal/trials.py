@@ -26,6 +26,7 @@ from airflow_provider_dtrain.terminal.output import (
     show_one,
     task_name,
 )
+from airflow_provider_dtrain.terminal.profile import straggler_lines
 from airflow_provider_dtrain.terminal.provenance import provenance_lines
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ def _described(trial: TrialDetail) -> dict[str, Any]:
         "restarts": f"{trial.restarts} of {trial.max_restarts}",
         "watcher": trial.watcher,
         "unfollowed_since": trial.unfollowed_since,
+        "slow_ranks": straggler_lines(trial.stragglers),
         "limits": trial.limits,
         "result": result,
         "failure": trial.failure,

@@ -16,14 +16,14 @@ from airflow_provider_dtrain.errors import DtrainError, StaleWatchError, StoreUn
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
 if TYPE_CHECKING:
+    from airflow.sdk import BaseNotifier
     from airflow.triggers.base import BaseTrigger
 
     from airflow_provider_dtrain.core.documents import JsonObject
     from airflow_provider_dtrain.engine.attempt.outcome import Outcome
     from airflow_provider_dtrain.engine.logs.buffer import Shown
     from airflow_provider_dtrain.engine.session.runtime import Runtime
-    from airflow_provider_dtrain.notifications.serialization import PackedWait
-    from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
+    from airflow_provider_dtrain.notifications.serialization import PackedNotifications, PackedNotifier
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -51,7 +51,7 @@ class FollowedTrial:
     :param trigger: for its log and its task instance
     :param log_file: returns the key of the trigger's log file among those of its triggerer
     :param deadline: Unix time when Airflow's ``execution_timeout`` ends it; None = never
-    :param waiting: limit and notifiers of a long wait; None = no notification
+    :param notifications: notifiers for a long wait, and for slow ranks; None = no notification
     :param is_alone: the task has no other trial, so its lines in the task log need no mark
     :param has_result: the trial had ended with a result before the task was deferred
     """
@@ -62,7 +62,7 @@ class FollowedTrial:
         trial_id: int,
         log_file: Callable[[], Hashable | None],
         deadline: float | None,
-        waiting: PackedWait | None,
+        notifications: PackedNotifications | None,
         *,
         is_alone: bool,
         has_result: bool,
@@ -71,7 +71,7 @@ class FollowedTrial:
         self.log_file = log_file
         self.trial_id = trial_id
         self.deadline = deadline
-        self.waiting = waiting
+        self.notifications = notifications
         self.section = None if is_alone else trial_id
         #: Parts of rank 0's log that Airflow has removed from the task log.
         self.emptied: Sequence[Shown] = ()
@@ -138,27 +138,35 @@ class FollowedTrial:
         hook = await in_thread(DtrainHook)
         log = self.log(rate_bytes_per_s=hook.settings.task_log_rate_bytes_per_s)
         runtime = await take_over(hook, self.trial_id, log, watcher=f"triggerer on {socket.gethostname()}")
-        runtime.on_waiting = await in_thread(self._wait_limit, hook)
+        await in_thread(self._set_notifications, hook, runtime)
         runtime.trace_parent = getattr(self.trigger.task_instance, "context_carrier", None)
         return runtime
 
-    def _wait_limit(self, hook: DtrainHook) -> WaitLimit | None:
-        """Return the watch over the wait, None without notifiers for it. Blocks: it imports them."""
-        if self.waiting is None:
-            return None
-        from airflow_provider_dtrain.notifications.serialization import PackingError, unpack
+    def _set_notifications(self, hook: DtrainHook, runtime: Runtime) -> None:
+        """Let the follower run the notifiers for a long wait and for slow ranks. Blocks: it imports them."""
+        if self.notifications is None:
+            return
+        from airflow_provider_dtrain.notifications.straggler import StragglerNotification
         from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
 
         log = self.trigger.log
+        context = {"ti": self.trigger.task_instance, "task_instance": self.trigger.task_instance}
+        if waited := self._unpacked(self.notifications["waited"], "if the trial waits long"):
+            limit_s = float(self.notifications["limit_s"])
+            runtime.on_waiting = WaitLimit(hook.store, self.trial_id, limit_s, waited, log=log, context=context)
+        if slow := self._unpacked(self.notifications["straggler"], "about slow ranks"):
+            runtime.on_straggler = StragglerNotification(hook.store, self.trial_id, slow, log=log, context=context)
+
+    def _unpacked(self, several: Sequence[PackedNotifier], occasion: str) -> list[BaseNotifier]:
+        from airflow_provider_dtrain.notifications.serialization import PackingError, unpack
+
         notifiers = []
-        for packed in self.waiting["notifiers"]:
+        for packed in several:
             try:
                 notifiers.append(unpack(packed))
             except PackingError as error:
-                log.warning("No notification if the trial waits long: %s", error)
-        limit_s = float(self.waiting["limit_s"])
-        context = {"ti": self.trigger.task_instance, "task_instance": self.trigger.task_instance}
-        return WaitLimit(hook.store, self.trial_id, limit_s, notifiers, log=log, context=context)
+                self.trigger.log.warning("No notification %s: %s", occasion, error)
+        return notifiers
 
     async def _shown(self) -> ShownFacts:
         """Return what the task instance shows of the trial: its name, the words about its end, its ids.

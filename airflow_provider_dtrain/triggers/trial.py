@@ -15,7 +15,7 @@ from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, is_defer
 from airflow_provider_dtrain.triggers._followed_trial import FollowedTrial, TrialEvent
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.notifications.serialization import PackedWait
+    from airflow_provider_dtrain.notifications.serialization import PackedNotifications
 
 
 class TrialsEvent(TypedDict, total=False):
@@ -31,7 +31,7 @@ class TrialTrigger(BaseTrigger):
 
     :param trial_ids: the trials of the task, usually one
     :param deadline: Unix time when Airflow's ``execution_timeout`` ends them; None = never
-    :param waiting: ``limit_s``, seconds after which a wait is notified, and the packed ``notifiers``; None = no
+    :param notifications: packed notifiers for a long wait, after ``limit_s`` seconds, and for slow ranks; None = no
         notification
     :param with_results: those of the trials that had a result before the task was deferred
     :param has_sections: the task was planned for several trials, so each line of its log begins with its trial
@@ -41,17 +41,17 @@ class TrialTrigger(BaseTrigger):
         self,
         trial_ids: Sequence[int],
         deadline: float | None = None,
-        waiting: PackedWait | None = None,
+        notifications: PackedNotifications | None = None,
         with_results: Sequence[int] = (),
         has_sections: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trial_ids = list(trial_ids)
         self.deadline = deadline
-        self.waiting = waiting
+        self.notifications = notifications
         self.with_results = list(with_results)
         self.has_sections = has_sections
-        options = (lambda: self._log_file(), deadline, waiting)
+        options = (lambda: self._log_file(), deadline, notifications)
         self._trials = {
             one: FollowedTrial(self, one, *options, is_alone=not has_sections, has_result=one in self.with_results)
             for one in self.trial_ids
@@ -61,7 +61,7 @@ class TrialTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        names = ("trial_ids", "deadline", "waiting", "with_results", "has_sections")
+        names = ("trial_ids", "deadline", "notifications", "with_results", "has_sections")
         return path, {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

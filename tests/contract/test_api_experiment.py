@@ -479,7 +479,7 @@ def test_telemetry_without_any_points_is_an_empty_answer(api, search):
     assert api.get(f"{of}/telemetry") == {"series": []}
     assert api.get(f"{of}/timings")["at_s"] == []
     assert api.get(f"{of}/step_times")["ranks"] == []
-    assert api.get(f"{of}/profile") == {"attempt": 1, "timings": [], "system": [], "slow_ranks": []}
+    assert api.get(f"{of}/profile") == {"attempt": 1, "timings": [], "system": [], "slow_ranks": [], "stragglers": []}
     assert api.get("/cluster/utilization", host=["a", "nope"]) == {"at_s": [], "hosts": []}
 
 

@@ -7,8 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_provider_dtrain.core.series.points import Key
+from airflow_provider_dtrain.core.series.slow_causes import Finding, SlowCause
+from airflow_provider_dtrain.core.series.stragglers import Changes, Straggler
 from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError, UserError
+from airflow_provider_dtrain.store.database.tables import configs
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry, TelemetryGap
+from airflow_provider_dtrain.store.stragglers import MOST_ROWS
 from testbed.stores import host
 from tests.support.telemetry import START_S, of_host, points
 
@@ -123,7 +127,7 @@ def test_a_slow_rank_is_named_although_all_steps_take_equally_long(store, runnin
     assert [round(rank.median_step_s, 3) for rank in found.ranks] == [0.2] * 4
     assert [round(rank.median_busy_s, 3) for rank in found.ranks] == [0.1, 0.1, 0.15, 0.11]
     assert [rank.is_slow for rank in found.ranks] == [False, False, True, False]
-    assert found.ranks[2].ratio == pytest.approx(0.15 / 0.105, rel=0.01)
+    assert found.ranks[2].ratio == pytest.approx(1.5, rel=0.01)
 
 
 def test_one_measured_exchange_names_no_rank(store, running):
@@ -245,3 +249,90 @@ def test_callbacks_are_one_part_of_a_step_and_a_total_for_each_hook(store, runni
     assert [(one.metric, one.device, one.unit) for one in lines] == [
         (f"callbacks.{hook}", "", "s") for hook in sorted(hooks)
     ]
+
+
+def slow(rank, cause=SlowCause.CPU_QUOTA, host="a"):
+    found = Finding(cause=cause, text=f"the {cause} is the cause.", advice="Change it.")
+    return Straggler(rank=rank, host=host, since_s=START_S, ratio=1.6, cost=0.38, finding=found)
+
+
+def test_slow_ranks_are_kept_with_cause_and_end(store, running, clock):
+    ticket, watch = running
+    clock.now = at(90)
+    store.stragglers.record(ticket.attempt_id, watch, Changes(named=(slow(0), slow(1))))
+    assert store.stragglers.current(ticket.attempt_id) == {0: "cpu_quota", 1: "cpu_quota"}
+    first, _ = store.stragglers.of_trial(ticket.trial_id)
+    assert (first.attempt, first.rank, first.host, first.since, first.until) == (1, 0, "a", at(0), None)
+    assert first.text == (
+        "Rank 0 on a takes 1.6 times as long as the other ranks (it costs the gang 38 % of each step): "
+        "the cpu_quota is the cause."
+    )
+    changed = Changes(changed=(slow(0, SlowCause.CPU_STEAL),), ended={1: START_S + 80})
+    store.stragglers.record(ticket.attempt_id, watch, changed)
+    assert store.stragglers.current(ticket.attempt_id) == {0: "cpu_steal"}
+    assert [(one.cause, one.until) for one in store.stragglers.of_trial(ticket.trial_id)] == [
+        ("cpu_steal", None), ("cpu_quota", at(80)),
+    ]  # fmt: skip
+    store.stragglers.record(ticket.attempt_id, watch, Changes(named=(slow(1),)))
+    assert [one.rank for one in store.stragglers.of_trial(ticket.trial_id)] == [0, 1, 1], "a new time is a new row"
+    entries = [one for one in store.timeline.of_trial(ticket.trial_id) if one.kind == "slow_rank"]
+    assert [(one.host, one.detail["rank"], one.until) for one in entries] == [
+        ("a", 0, None), ("a", 1, at(80)), ("a", 1, None),
+    ]  # fmt: skip
+    assert entries[0].text.endswith("the cpu_steal is the cause. Change it.")
+
+
+def test_slow_ranks_need_the_watch_and_times_of_the_host_are_not_trusted(store, running, clock):
+    ticket, watch = running
+    with pytest.raises(StaleWatchError):
+        store.stragglers.record(ticket.attempt_id, watch + 1, Changes(named=(slow(0),)))
+    clock.now = at(-50)
+    store.stragglers.record(ticket.attempt_id, watch, Changes(named=(slow(0),)))
+    (found,) = store.stragglers.of_trial(ticket.trial_id)
+    assert found.since == at(-50), "not after now"
+
+
+def test_a_gang_keeps_a_bounded_number_of_slow_ranks(store, running):
+    ticket, watch = running
+    for first in range(0, 300, 50):
+        store.stragglers.record(
+            ticket.attempt_id, watch, Changes(named=tuple(slow(rank) for rank in range(first, first + 50)))
+        )
+    assert len(store.stragglers.of_trial(ticket.trial_id)) == MOST_ROWS
+
+
+def test_slow_ranks_of_a_week_are_counted_per_host(store, running, clock):
+    ticket, watch = running
+    clock.now = at(60)
+    before = store.cluster_page.version()
+    store.stragglers.record(ticket.attempt_id, watch, Changes(named=(slow(0), slow(1))))
+    assert store.cluster_page.version() != before
+    assert {one.name: one.slow_ranks for one in store.cluster_page.state().hosts} == {"a": 2}
+    clock.now = at(60) + timedelta(days=6, hours=23)
+    assert [one.slow_ranks for one in store.cluster_page.state().hosts] == [2]
+    clock.now = at(60) + timedelta(days=7, hours=1)
+    assert [one.slow_ranks for one in store.cluster_page.state().hosts] == [0]
+
+
+def test_the_rule_for_slow_ranks_is_that_of_the_configuration(store, running):
+    ticket, watch = running
+    series = {}
+    for rank, busy in enumerate((0.10, 0.10, 0.15, 0.11)):
+        for name, value in {"train_batch": 0.2, "forward": 0.2}.items():
+            series[Key(name, "", rank)] = points(START_S, 100, value, weight=5)
+        series[Key("gradient_exchange", "", rank)] = points(START_S, 10, 0.2 - busy, step=10)
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series=series)])
+    for profiling, slow_ranks in (({}, [2]), ({"straggler_share": 1.6}, []), ({"straggler_after": 200}, [])):
+        with store.db.engine.begin() as connection:
+            connection.execute(configs.update().values(document={"profiling": profiling}))
+        assert store.telemetry.step_times(ticket.trial_id, buckets=10).slow_ranks == slow_ranks
+
+
+def test_metrics_of_ranks_have_ranges_of_their_own(store, running):
+    ticket, watch = running
+    series = {Key("cpu_wait", "", rank): points(START_S, 10, 5.0 * rank) for rank in (0, 1)}
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series=series)])
+    assert [(one.metric, one.rank, one.mean) for one in store.telemetry.ranges(ticket.trial_id)] == [
+        ("cpu_wait", 0, 0.0), ("cpu_wait", 1, 5.0),
+    ]  # fmt: skip
+    assert [(one.rank, one.unit) for one in store.telemetry.series(ticket.trial_id)] == [(0, "%"), (1, "%")]

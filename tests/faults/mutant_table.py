@@ -89,6 +89,49 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_train_memory_snapshot.py::"
         "test_the_failure_names_the_snapshot_and_the_places_that_hold_most",
     ),
+    # -- slow ranks
+    Mutant(
+        name="a rank that is slow in a single moment is called slow",
+        path=f"{CORE}/series/step_times.py",
+        old=" and part >= SLOW_MOMENTS",
+        new="",
+        test="tests/unit/test_step_times.py::test_a_rank_that_is_slow_now_and_then_is_not_named",
+    ),
+    Mutant(
+        name="a rank is called slow before the time of the rule has passed",
+        path=f"{CORE}/series/step_times.py",
+        old=" or (whole[-1] - whole[0] + 1) * bucket_s < rule.after_s",
+        new="",
+        test="tests/unit/test_step_times.py::test_a_short_run_names_no_rank",
+    ),
+    Mutant(
+        name="a fact that all ranks have counts as the cause of a slow one",
+        path=f"{CORE}/series/slow_causes.py",
+        old="value - other.get(one.metric, 0.0) >= one.distance",
+        new="value >= one.distance",
+        test="tests/unit/test_slow_causes.py::test_what_all_ranks_have_is_no_cause",
+    ),
+    Mutant(
+        name="a host gives times for the ranks of another one",
+        path=f"{CORE}/series/stragglers.py",
+        old=" or place.host != host",
+        new="",
+        test="tests/unit/test_stragglers.py::test_measurements_of_another_hosts_rank_are_left_out",
+    ),
+    Mutant(
+        name="a follower that was replaced names slow ranks",
+        path=f"{STORE}/stragglers.py",
+        old="        check_watch(conn, attempt_id, watch)\n",
+        new="",
+        test="tests/contract/test_store_telemetry.py::test_slow_ranks_need_the_watch_and_times_of_the_host_are_not_trusted",
+    ),
+    Mutant(
+        name="a slow rank that could not be stored is not named again",
+        path=f"{ENGINE}/attempt/stragglers.py",
+        old="watch, self._watch = self._watch, None",
+        new="watch = self._watch",
+        test="tests/contract/test_straggler_reporter.py::test_a_slow_rank_that_could_not_be_stored_is_named_later",
+    ),
     # -- several trials of one task
     Mutant(
         name="a clear of a task with several trials does not repeat those that failed",

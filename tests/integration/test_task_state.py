@@ -164,7 +164,7 @@ def test_a_deferred_trial_that_waits_too_long_is_notified_by_the_triggerer(scene
     [waiting] = scene.submit(1)
     trigger = scene.triggers([waiting])[0]
     notifier = pack(LogNotifier("{{ dtrain.event }}: {{ dtrain.title }}"))
-    trigger["kwargs"]["waiting"] = {"limit_s": 0.1, "notifiers": [notifier]}
+    trigger["kwargs"]["notifications"] = {"limit_s": 0.1, "waited": [notifier], "straggler": []}
     scene.jobs += 1
     process = scene.triggerers.start(scene.jobs, [trigger])
 

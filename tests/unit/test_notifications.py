@@ -27,6 +27,7 @@ from airflow_provider_dtrain.notifications.log import LogNotifier
 from airflow_provider_dtrain.notifications.notice import trial_notice
 from airflow_provider_dtrain.notifications.search_end import notify_search
 from airflow_provider_dtrain.notifications.serialization import PackingError, pack, unpack
+from airflow_provider_dtrain.notifications.straggler import StragglerNotification
 from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
 from airflow_provider_dtrain.operators._notifications import TrialNotifications
 from airflow_provider_dtrain.operators.trial import TrialOperator
@@ -234,6 +235,25 @@ def test_a_look_that_fails_is_a_warning_and_the_next_one_comes_later(store: Stor
     assert "There is no trial 99" in log.lines[0]
 
 
+def test_the_first_slow_rank_of_a_trial_is_notified_once(store: Store) -> None:
+    trial_id = alone(store)
+    sentence = "Rank 3 on gpu-b takes 1.6 times as long as the other ranks since 14:02:00 UTC: its GPU is too hot."
+    found = told(straggler=KeepingNotifier("{{ dtrain.title }} / {{ dtrain.reason }}"))
+    notification = found.straggler(store, trial_id, facts())
+    assert isinstance(notification, StragglerNotification)
+    notification(sentence)
+    until(lambda: store.notifications.sent(trial_id) == {"straggler": ""})
+    notification.send("Rank 4 is slow.")
+    assert KeepingNotifier.sent == [f"Trial {trial_id} of e has a slow rank: {sentence} / {sentence}"]
+    assert told(finished=KeepingNotifier()).straggler(store, trial_id, facts()) is None
+
+
+def test_a_notification_about_a_slow_rank_that_fails_is_a_warning(store: Store) -> None:
+    log = Log()
+    StragglerNotification(store, 99, [KeepingNotifier()], log=log, context={}).send("Rank 3 is slow.")
+    assert "There is no trial 99" in log.lines[0]
+
+
 @pytest.mark.parametrize("error", [ValueError("no\nroute"), SystemExit(3), KeyboardInterrupt()])
 def test_a_notifier_that_raises_is_a_warning(store: Store, error: BaseException) -> None:
     log, trial_id = Log(), alone(store)
@@ -293,8 +313,8 @@ def test_a_notifier_reaches_the_triggerer_with_its_attributes() -> None:
     rebuilt = unpack(packed)
     assert type(rebuilt) is KeepingNotifier
     assert rebuilt.text == "hello {{ dtrain.title }}"
-    trigger = TrialTrigger([7], None, {"limit_s": 60.0, "notifiers": [packed]})
-    assert TrialTrigger(**trigger.serialize()[1]).waiting == trigger.waiting
+    trigger = TrialTrigger([7], None, {"limit_s": 60.0, "waited": [packed], "straggler": [packed]})
+    assert TrialTrigger(**trigger.serialize()[1]).notifications == trigger.notifications
 
 
 def test_airflows_notifier_for_mail_sends_from_the_triggerer_what_its_templates_say(
@@ -323,7 +343,11 @@ def test_a_notifier_that_cannot_reach_the_triggerer_is_a_warning_that_says_why()
     found = told(log, waited=RaisingNotifier(ValueError("x")))
     assert found.packed() is None
     assert told(log, waited=Local()).packed() is None
-    assert told(log, waited=KeepingNotifier()).packed() == {"limit_s": 3600.0, "notifiers": [pack(KeepingNotifier())]}
+    assert told(log, waited=KeepingNotifier()).packed() == {
+        "limit_s": 3600.0,
+        "waited": [pack(KeepingNotifier())],
+        "straggler": [],
+    }
     assert "RaisingNotifier.error is a ValueError, and only JSON can be sent" in log.lines[0]
     assert "Local is defined in a DAG file" in log.lines[1]
     with pytest.raises(PackingError, match="is no notifier"):
@@ -333,7 +357,7 @@ def test_a_notifier_that_cannot_reach_the_triggerer_is_a_warning_that_says_why()
 
 
 def test_unknown_events_and_objects_that_are_no_notifiers_are_refused() -> None:
-    with pytest.raises(ValueError, match="finished, failed, trial_failed, waited, best, got 'done'"):
+    with pytest.raises(ValueError, match="finished, failed, trial_failed, waited, straggler, best, got 'done'"):
         TrialOperator(task_id="t", config={}, notify={"done": KeepingNotifier()})
     with pytest.raises(TypeError, match=r"notify\['failed'\] expects notifiers.*got str"):
         TrialOperator(task_id="t", config={}, notify={"failed": ["mail"]})  # type: ignore[dict-item]

@@ -37,6 +37,7 @@ class TimelineKind(Explained):
     LAUNCHED = "launched", "every rank was started"
     FIRST_STEP = "first_step", "rank 0 finished the first batch"
     WARNED = "warned", "a host saw something that is probably a mistake of the program"
+    SLOW_RANK = "slow_rank", "a rank takes longer than the other ranks, for a cause that the text names"
     CHECKPOINT = "checkpoint", "its ranks saved a checkpoint"
     RUNG = "rung", "it reported its metric at a rung, and the searcher answered"
     GIVE_WAY = "give_way", "the queue asked it to release its slots for a more urgent request"

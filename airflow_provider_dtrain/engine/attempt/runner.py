@@ -17,6 +17,7 @@ from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.lifecycle.states import STARTED, AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import RETAKE_MOST_S, RETAKE_POLL_S, SLOTS_WAIT_S
+from airflow_provider_dtrain.core.series.step_times import slow_rule
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.decision_delivery import decided
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_manifest, check_metric, failure_of
@@ -385,7 +386,7 @@ class AttemptRunner:
             )
             if collector is not None:
                 collector.on_problem = gang.end_because
-            telemetry = TelemetryCollector(self.rt, view, gang.gang.links)
+            telemetry = TelemetryCollector(self.rt, view, gang.gang.links, slow_rule(vars(job.config.profiling)))
             slots = slots_of(self.rt, view)
             async with telemetry.collecting(is_on=job.config.profiling.enabled), slots.watching(gang):
                 await gang.run()

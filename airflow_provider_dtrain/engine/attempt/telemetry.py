@@ -28,6 +28,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import (
 )
 from airflow_provider_dtrain.core.series.measurements import Clock, Measured, read
 from airflow_provider_dtrain.core.series.points import Key, Points
+from airflow_provider_dtrain.engine.attempt.stragglers import StragglerReporter
 from airflow_provider_dtrain.engine.attempt.stream import ranks_of
 from airflow_provider_dtrain.engine.session.background import alongside
 from airflow_provider_dtrain.engine.session.threads import in_telemetry_thread
@@ -42,6 +43,7 @@ from airflow_provider_dtrain.hosts.channel.answers import Measurements, measurem
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry, TelemetryGap, TelemetryState
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.series.step_times import SlowRule
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.store.records.trials import AttemptView
@@ -101,12 +103,14 @@ class TelemetryCollector:
     """Collector of the telemetry of one attempt, as long as its follower follows it.
 
     :param links: host -> its open channel, updated by the follower
+    :param rule: by which a rank is slow
     """
 
-    def __init__(self, rt: Runtime, view: AttemptView, links: Mapping[str, HostLink]) -> None:
+    def __init__(self, rt: Runtime, view: AttemptView, links: Mapping[str, HostLink], rule: SlowRule) -> None:
         self.rt = rt
         self.view = view
         self.links = links
+        self._stragglers = StragglerReporter(rt, view, rule)
         self._sources = {host: sources_of(view, host) for host in view.placement}
         begun = view.granted_at or view.created_at
         self._earliest_s = begun.timestamp() - TELEMETRY_CLOCK_S
@@ -195,6 +199,8 @@ class TelemetryCollector:
         self._states = None
         stored = await in_telemetry_thread(store.add, self.rt.attempt_id, self.rt.watch, parts)
         self._states = {**known, **stored} if stored is not None else None
+        if stored is not None:
+            await self._stragglers.take({part.host: part.series for part in parts})
 
     def _is_open(self, host: str) -> bool:
         link = self.links.get(host)
@@ -291,8 +297,9 @@ def sources_of(view: AttemptView, host: str) -> dict[str, Measured]:
     """Return the files of measurements of a host, with what each may have."""
     plan = ((view.plan or {}).get("plans") or {}).get(host) or {}
     devices = frozenset(str(rank["device"]) for rank in plan.get("ranks", ()) if rank.get("device"))
-    ranks = {f"rank{rank}.timings": Measured(rank=rank) for rank in sorted(ranks_of(view, host))}
-    return {SAMPLES: Measured(rank=None, devices=devices), **ranks}
+    own = frozenset(ranks_of(view, host))
+    ranks = {f"rank{rank}.timings": Measured(rank=rank) for rank in sorted(own)}
+    return {SAMPLES: Measured(rank=None, devices=devices, ranks=own), **ranks}
 
 
 #: time.monotonic() of the next removal of old telemetry by this process.

@@ -714,6 +714,29 @@ telemetry_chunks = sa.Table(
     sa.Index("ix_telemetry_chunks_age", "step_s", "end_s"),
 )
 
+#: Slow ranks that followers have named.
+stragglers = sa.Table(
+    "stragglers",
+    metadata,
+    _id(),
+    _ref("attempt_id", "attempts.id"),
+    _int("rank"),
+    sa.Column("host", Name, nullable=False),
+    _time("since", nullable=False),
+    _time("named_at", nullable=False),
+    # None: it is slow, or was until its attempt ended.
+    _time("until"),
+    # Busy time divided by that of the other ranks, and the part of a step that it costs the gang.
+    sa.Column("ratio", sa.Float, nullable=False),
+    sa.Column("cost", sa.Float, nullable=False),
+    # A SlowCause, its facts in words, and what to do.
+    sa.Column("cause", sa.String(32), nullable=False),
+    _text("text"),
+    _text("advice"),
+    sa.Index("ix_stragglers_attempt_id", "attempt_id", "rank"),
+    sa.Index("ix_stragglers_named_at", "named_at", "host"),
+)
+
 #: Names and descriptions that users give to experiments and trials.
 labels = sa.Table(
     "labels",

@@ -20,6 +20,7 @@ from airflow_provider_dtrain.store.database.tables import (
     hosts,
     pools,
     slots,
+    stragglers,
     trials,
 )
 from airflow_provider_dtrain.store.database.transactions import Database, reads
@@ -46,10 +47,14 @@ class ClusterPage:
         """Return a value that changes whenever hosts, slots or holders may have changed. Reads no slots and no hosts.
 
         Each change of a host, a slot or a grant raises the version of its pool. A holder can change its state, its
-        trial and the sample of its trial without that.
+        trial and the sample of its trial without that. A slow rank is named without it too.
         """
         of_pools = sa.select(pools.c.name, pools.c.version, pools.c.passed_version).order_by(pools.c.name)
-        return (*map(tuple, conn.execute(of_pools)), *map(tuple, conn.execute(_MARKS)))
+        return (
+            conn.scalar(sa.select(sa.func.max(stragglers.c.id))),
+            *map(tuple, conn.execute(of_pools)),
+            *map(tuple, conn.execute(_MARKS)),
+        )
 
     @reads
     def state(
@@ -61,7 +66,7 @@ class ClusterPage:
         :param host: only this host, and its pool counted as a whole; None = all
         :param with_devices: with the devices of the slots
         """
-        shown = host_marks(conn, pool, host, with_devices=with_devices)
+        shown = host_marks(conn, pool, host, self.db.now(), with_devices=with_devices)
         held = {one.allocation_id for mark in shown for one in mark.held}
         live = conn.execute(_LIVE_HOLDERS if pool is None else _LIVE_HOLDERS.where(allocations.c.pool == pool)).all()
         marks = [HolderMark._make(row) for row in live if row[0] in held]

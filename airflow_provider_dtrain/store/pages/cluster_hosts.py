@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from airflow_provider_dtrain.store.database.connections import aware
 from airflow_provider_dtrain.store.database.tables import allocation_slots, external_jobs, hosts, slots
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
 from airflow_provider_dtrain.store.records.pages import HeldRange, HostMark
+from airflow_provider_dtrain.store.stragglers import counts_by_host
 
 #: A slot that is enabled and ready, as most slots are.
 FREE = Slot()
@@ -21,7 +23,9 @@ FREE = Slot()
 _Slots = tuple[tuple[Slot, ...], str | None]
 
 
-def host_marks(conn: Connection, pool: str | None, host: str | None, *, with_devices: bool) -> list[HostMark]:
+def host_marks(
+    conn: Connection, pool: str | None, host: str | None, now: datetime, *, with_devices: bool
+) -> list[HostMark]:
     """Return the hosts by name.
 
     :param pool: only this pool; None = all
@@ -34,15 +38,16 @@ def host_marks(conn: Connection, pool: str | None, host: str | None, *, with_dev
     unusual = [row[0] for row in rows if row[0] not in usual]
     read = _slots(conn, unusual if len(unusual) < len(rows) or host is not None else None, with_devices=with_devices)
     held = _held(conn, host)
+    slow = counts_by_host(conn, now)
     marks = []
     for row in rows:
         name = row[0]
         if name in usual:
             number, device = usual[name]
-            marks.append(HostMark._make((*row, device, number, (), held.get(name, ()))))
+            marks.append(HostMark._make((*row, device, number, (), held.get(name, ()), slow.get(name, 0))))
         else:
             cells, device = read.get(name, _NO_SLOTS)
-            marks.append(HostMark._make((*row, device, len(cells), cells, held.get(name, ()))))
+            marks.append(HostMark._make((*row, device, len(cells), cells, held.get(name, ()), slow.get(name, 0))))
     return marks
 
 
@@ -64,6 +69,7 @@ def host_of(mark: HostMark) -> ClusterHost:
         device_name=mark.device_name,
         job=mark.job,
         findings=mark.findings,
+        slow_ranks=mark.slow_ranks,
         slots=cells,
     )
 

@@ -29,6 +29,7 @@ def profile_of(store: Store, rights: Rights, trial_id: int, attempt: int | None)
         timings=list(found.totals),
         system=store.telemetry.ranges(trial_id, found.attempt),
         slow_ranks=slow_ranks_of(store.telemetry.step_times(trial_id, found.attempt)),
+        stragglers=store.stragglers.of_trial(trial_id, found.attempt),
     )
 
 

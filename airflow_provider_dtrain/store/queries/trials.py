@@ -122,6 +122,7 @@ def trial_detail(store: Store, rights: Rights, trial_id: int) -> TrialDetail:
         failure=_plain(view.failure),
         result=_plain(view.result),
         gaps=gaps,
+        stragglers=store.stragglers.of_trial(trial_id),
         limits=[*limits_hit(gaps), *left_out_text(names)],
         attempts_list=[_attempt(one) for one in attempts],
         jobs=[job_of(one, latest.backend) for one in jobs[-ATTEMPTS_MOST:]],

@@ -58,6 +58,8 @@ class HostMark(NamedTuple):
     #: Its slots by index, without their holders; empty: all are enabled and ready.
     cells: tuple[Slot, ...]
     held: tuple[HeldRange, ...]
+    #: Slow ranks that were named on it lately.
+    slow_ranks: int = 0
 
 
 class HolderMark(NamedTuple):

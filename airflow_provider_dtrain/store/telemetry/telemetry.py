@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.resources.telemetry import MetricRange
-from airflow_provider_dtrain.store.database.tables import attempts, telemetry_hosts
+from airflow_provider_dtrain.store.database.tables import attempts, stragglers, telemetry_hosts
 from airflow_provider_dtrain.store.database.transactions import Database, check_watch, reads, writes
 from airflow_provider_dtrain.store.records.telemetry import (
     AttemptStepTimes,
@@ -189,8 +189,7 @@ class Telemetry:
     ) -> AttemptStepTimes:
         """Return the step times of each rank by time bucket, and the ranks that are slow.
 
-        A rank is slow when its median busy time is more than 1.2 times the median of the gang, see
-        :data:`step_times.SLOW_RATIO`.
+        A rank is slow by the rule of the trial's configuration, see :func:`step_times.compare`.
 
         :param attempt: its number; None = the latest
         :param buckets: most time buckets, 10 to 20,000
@@ -252,7 +251,9 @@ class Telemetry:
         sums = (sa.func.count(), sa.func.sum(of.commits), sa.func.max(of.updated_at))
         own = sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id)
         newest = conn.scalar(sa.select(sa.func.max(attempts.c.id)).where(attempts.c.trial_id == trial_id))
-        return newest, *conn.execute(sa.select(*sums).where(of.attempt_id.in_(own))).one()
+        slow = (sa.func.count(stragglers.c.id), sa.func.count(stragglers.c.until))
+        named = conn.execute(sa.select(*slow).where(stragglers.c.attempt_id.in_(own))).one()
+        return newest, *named, *conn.execute(sa.select(*sums).where(of.attempt_id.in_(own))).one()
 
     @reads
     def sparklines(

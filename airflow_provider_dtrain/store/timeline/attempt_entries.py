@@ -45,7 +45,7 @@ def attempt_entries(history: History) -> Iterator[TimelineEntry]:
 
 
 def _noted(history: History) -> Iterator[TimelineEntry]:
-    """Yield first steps, warnings of hosts and excluded hosts."""
+    """Yield first steps, warnings of hosts, slow ranks and excluded hosts."""
     for note in history.notes_of(TimelineKind.FIRST_STEP):
         number = history.number_of(note.attempt_id)
         launched = next((row.started_at for row in history.attempts if row.id == note.attempt_id), None)
@@ -76,6 +76,16 @@ def _noted(history: History) -> Iterator[TimelineEntry]:
             attempt=history.number_of(note.attempt_id),
             host=note.host,
             text=f"Warning of host {note.host}: {note.words}.",
+        )
+    for one in history.stragglers:
+        yield TimelineEntry(
+            at=one.since,
+            until=one.until,
+            kind=TimelineKind.SLOW_RANK,
+            attempt=one.attempt,
+            host=one.host,
+            text=f"{one.text} {one.advice}",
+            detail={"rank": one.rank, "ratio": one.ratio, "cost": one.cost, "cause": one.cause},
         )
     for note in history.notes_of(TimelineKind.HOST_EXCLUDED):
         times = f" ({note.merged + 1:,} times)" if note.merged else ""

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind, within
+from airflow_provider_dtrain.resources.telemetry import NamedStraggler
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AllocationSlotRow, TrialRow
 from airflow_provider_dtrain.store.database.tables import (
@@ -28,6 +29,7 @@ from airflow_provider_dtrain.store.database.tables import (
     timeline,
     trials,
 )
+from airflow_provider_dtrain.store.stragglers import find_stragglers
 
 #: Checkpoints of a trial that are read one by one: the first and the latest ones.
 FIRST_CHECKPOINTS, LATEST_CHECKPOINTS = 20, 80
@@ -219,6 +221,7 @@ class History:
     latest_saved: Sequence[SavedRow]
     saved_count: int
     failed_ranks: Sequence[FailedRankRow]
+    stragglers: Sequence[NamedStraggler]
     #: Rows of ``external_jobs``, each with ``backend``, the name of its scheduler.
     jobs: Sequence[Row[Any]]
 
@@ -274,5 +277,6 @@ def read_history(conn: Connection, trial_id: int, now: datetime) -> History | No
         latest_saved=[row for row in reversed(latest) if row.id not in known],
         saved_count=saved.all,
         failed_ranks=failed,
+        stragglers=find_stragglers(conn, trial_id),
         jobs=jobs[::-1],
     )
