@@ -17,6 +17,7 @@ export type MetricSeries = Schemas["MetricSeries"];
 export type Telemetry = Schemas["Telemetry"];
 export type TelemetrySeries = Schemas["TelemetrySeries"];
 export type Timings = Schemas["Timings"];
+export type Straggler = Schemas["NamedStraggler"];
 export type StepTimes = Schemas["StepTimes"];
 export type Timeline = Schemas["TrialTimeline"];
 export type TimelineEntry = Schemas["TimelineEntry"];

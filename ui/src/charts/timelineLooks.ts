@@ -24,6 +24,7 @@ const LOOKS = new Map<string, Look>([
   ["launched", { color: "running", shape: "circle" }],
   ["first_step", { color: "running", shape: "diamond" }],
   ["warned", { color: "bad", shape: "circle" }],
+  ["slow_rank", { color: "bad", shape: "square" }],
   ["checkpoint", { color: "saved", shape: "diamond" }],
   ["rung", { color: "saved", shape: "square" }],
   ["give_way", { color: "bad", shape: "diamond" }],

@@ -6,7 +6,7 @@ import { type Holder, type Host, type Utilization } from "../../api/types";
 import { Sparkline } from "../../components/Sparkline";
 import { StateBadge } from "../../components/StateBadge";
 import { Since } from "../../components/Time";
-import { NONE } from "../../format/numbers";
+import { NONE, plural } from "../../format/numbers";
 import { LINE, SQUARE_PX, SlotSquares } from "./SlotSquares";
 
 /** Columns of a row: host, state, slots, utilization, actions. */
@@ -77,6 +77,9 @@ const HostState = ({ host: { state = "ready", state_since, state_reason = "", fi
   </div>
 );
 
+/** Return the number of slow ranks that were named on a host in the last week in words, null without one. */
+const slowRanks = ({ slow_ranks = 0 }: Host): string | null => (slow_ranks === 0 ? null : `${plural(slow_ranks, "slow rank")} in 7 days`);
+
 /** One host: state, squares, utilization, actions. */
 export const HostRow = memo(({ host, holders, focusable, isOdd, place, utilization, mayChange, onDone }: RowProps) => (
   <div aria-rowindex={place + 2} className="dtrain-host" data-odd={isOdd || undefined} role="row" style={{ gridTemplateColumns: ROW_COLUMNS, height: rowHeight(host) }}>
@@ -85,7 +88,7 @@ export const HostRow = memo(({ host, holders, focusable, isOdd, place, utilizati
         {host.name}
       </div>
       <div className="dtrain-muted dtrain-small dtrain-cut" title={host.device_name ?? undefined}>
-        {[host.pool, host.job ? `job ${host.job}` : null, host.device_name].filter(Boolean).join(" · ")}
+        {[host.pool, host.job ? `job ${host.job}` : null, host.device_name, slowRanks(host)].filter(Boolean).join(" · ")}
       </div>
     </div>
     <HostState host={host} />

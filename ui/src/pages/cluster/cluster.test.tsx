@@ -63,6 +63,13 @@ describe("the page of a cluster with a scheduler", () => {
     expect(screen.getByText("No job runs now.")).toBeTruthy();
   });
 
+  it("counts the slow ranks of a host, and says nothing of a host without one", async () => {
+    serve({ cluster: cluster([host("n1", { slow_ranks: 3, device_name: "H100" }), host("n2", { slow_ranks: 0 })]), me: me(true) });
+    show(<App />, "/plugin/dtrain/cluster");
+    expect(await screen.findByText("gpus · H100 · 3 slow ranks in 7 days")).toBeTruthy();
+    expect(screen.getAllByText(/slow rank/)).toHaveLength(1);
+  });
+
   it("names the job of a node, which has no actions", async () => {
     const running = { ...job, phase: "running", reason: "", nodes: ["n1"], started_at: "2026-01-31T12:10:00Z", ends_at: "2026-02-01T12:10:00Z" };
     serve({ cluster: ofJobs([host("n1.4", { pool: "hpc", job: "4711" })], [running]), me: me(true) });

@@ -27,7 +27,7 @@ const RankTable = ({ data }: { data: StepTimes }) => (
     <Table.Root size="sm" stickyHeader>
       <Table.Header>
         <Table.Row>
-          {["Rank", "Host", "Slot", "Relative to the median rank", ""].map((name) => (
+          {["Rank", "Host", "Slot", "Relative to the other ranks", ""].map((name) => (
             <Table.ColumnHeader key={name}>{name}</Table.ColumnHeader>
           ))}
         </Table.Row>
@@ -62,7 +62,7 @@ export const StepTimesSection = ({ trialId, attempts, isLive, life }: Props) => 
   const range = useMemo(() => (attempts <= 1 ? life : null), [attempts, life]);
   if (loading) return <Loading />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Step times" />;
-  const slow = data.slow_ranks.map(({ rank, host, ratio }) => `rank ${rank} on ${host} (${ratio.toFixed(2)} times the median)`);
+  const slow = data.slow_ranks.map(({ rank, host, ratio }) => `rank ${rank} on ${host} (${ratio.toFixed(2)} times the others)`);
   return (
     <Stale notice={error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Step times" />} stale={stale}>
       <ChartFrame

@@ -19,6 +19,7 @@ import { SystemSection } from "./SystemSection";
 import { TimelineSection } from "./TimelineSection";
 import { TimingsSection } from "./TimingsSection";
 import { StepTimesSection } from "./StepTimesSection";
+import { StragglerNotices } from "./StragglerNotices";
 import { ENDED } from "./words";
 
 const X_AXES: readonly { value: XAxis; text: string }[] = [
@@ -98,6 +99,7 @@ export const TrainingTab = ({ trial, metric }: { trial: Trial; metric: string | 
             <MetricCharts group="builtin" isLive={isLive} life={life} names={builtin} trialId={trial.trial_id} view={view} x={x} />
           </Box>
         )}
+        <StragglerNotices stragglers={trial.stragglers} />
         <SystemSection isLive={isLive} life={life} slots={trial.slots} trialId={trial.trial_id} />
         <Heading size="md">Where the time goes</Heading>
         <Grid gap={3} gridTemplateColumns="minmax(0, 1fr)">

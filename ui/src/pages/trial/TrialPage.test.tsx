@@ -102,6 +102,21 @@ describe("the page of a trial", () => {
     expect(screen.getByText("10 min from submission to start. Job 4711 of slurm: waiting.")).toBeTruthy();
   });
 
+  it("names slow ranks with cause and advice, the latest first", async () => {
+    const slow = (rank: number, until: string | null) => ({
+      attempt: 1, rank, host: HOSTILE, since: "2026-01-31T14:02:00Z", until, ratio: 1.6, cost: 0.38, cause: "cpu_quota", text: `Rank ${rank} on ${HOSTILE} is slow.`, advice: "Raise the quota.",
+    });
+    serve(routes({ stragglers: [slow(1, "2026-01-31T14:10:00Z"), slow(2, "2026-01-31T14:10:00Z"), slow(3, "2026-01-31T14:10:00Z"), slow(4, null)] }));
+    show(<App />, ADDRESS);
+    expect(await screen.findByText(`Rank 4 on ${HOSTILE} is slow.`)).toBeTruthy();
+    expect(screen.getAllByText("Raise the quota.")).toHaveLength(3);
+    expect(screen.getByText(/until now/).textContent).toContain("14:02");
+    expect(screen.queryByText(`Rank 1 on ${HOSTILE} is slow.`)).toBeNull();
+    await userEvent.click(screen.getByRole("button", { name: "Show 1 earlier slow rank" }));
+    expect(screen.getByText(`Rank 1 on ${HOSTILE} is slow.`)).toBeTruthy();
+    expect(screen.queryByRole("img", { name: "x" })).toBeNull();
+  });
+
   it("tells why it waits, with its place in the queue", async () => {
     serve(routes({ state: "queued", reason: "8 of 16 slots missing", position: 2, metrics: [], attempts_list: [], placement: {} }));
     show(<App />, ADDRESS);

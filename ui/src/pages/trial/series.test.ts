@@ -42,6 +42,13 @@ test("system metrics have a chart each, GPUs are numbered within their host, and
   expect(charts[2]?.curves[0]?.name).toBe("rank 3 on gpu-1");
 });
 
+test("a fact that is zero on a healthy host has a chart only if it is not", () => {
+  const zero = { mean: [0], minimum: [0], maximum: [0], at_s: [1] };
+  const metrics = (...series: Parameters<typeof sampled>[0][]) => systemCharts(series.map(sampled)).map(({ metric }) => metric);
+  expect(metrics({ metric: "cpu_steal", ...zero }, { metric: "gpu_ecc_errors", ...zero }, { metric: "cpu_util", ...zero })).toEqual(["cpu_util"]);
+  expect(metrics({ metric: "cpu_throttled", ...zero, rank: 0 }, { metric: "cpu_throttled", ...zero, rank: 1, maximum: [70] })).toEqual(["cpu_throttled"]);
+});
+
 test("shares of timings are stacked, the whole is drawn before its parts", () => {
   const curves = timingCurves({ at_s: [1, 2], names: ["load", "train"], share: { load: [0.2, null], train: [0.7, 0.9] } });
   expect(curves.map(({ id }) => id)).toEqual(["train", "load"]);

@@ -67,7 +67,29 @@ const SYSTEM_NAMES: readonly (readonly [string, string])[] = [
   ["disk_read", "Disk, read"],
   ["disk_write", "Disk, written"],
   ["disk_iops", "Disk operations per second"],
+  ["cpu_wait", "CPU, time that a rank waits for it"],
+  ["cpu_throttled", "CPU quota used up, share of periods"],
+  ["cpu_pressure", "CPU pressure"],
+  ["cpu_steal", "CPU time taken by the hypervisor"],
+  ["cpu_clock", "CPU clock (MHz)"],
+  ["io_pressure", "Disk pressure"],
+  ["net_retransmitted", "Network, TCP segments sent again"],
+  ["net_errors", "Network errors per second"],
+  ["gpu_clock", "GPU clock (MHz)"],
+  ["gpu_temperature", "GPU temperature (°C)"],
+  ["gpu_thermal_slowdown", "GPU clocks reduced by temperature"],
+  ["gpu_power_slowdown", "GPU clocks reduced by the power limit"],
+  ["gpu_hardware_slowdown", "GPU clocks reduced by the hardware"],
+  ["gpu_ecc_errors", "GPU memory errors that were not corrected"],
+  ["gpu_remapped_rows", "GPU memory rows that were remapped"],
+  ["gpu_other_processes", "Processes of other runs on the GPU"],
 ];
+
+/** Metrics that are zero on a healthy host. They have a chart only if they are not. */
+const USUALLY_ZERO = new Set([
+  "cpu_wait", "cpu_throttled", "cpu_pressure", "cpu_steal", "io_pressure", "net_retransmitted", "net_errors", "gpu_thermal_slowdown",
+  "gpu_power_slowdown", "gpu_hardware_slowdown", "gpu_ecc_errors", "gpu_remapped_rows", "gpu_other_processes",
+]);
 
 const UNITS = new Map<string, AxisKind>([["%", "percent"], ["bytes", "bytes"], ["bytes/s", "bytes_per_s"]]);
 
@@ -117,7 +139,7 @@ const joined = (parts: readonly TelemetrySeries[]): Pick<TelemetrySeries, "at_s"
 export const systemCharts = (series: readonly TelemetrySeries[]): SystemChart[] => {
   const slots = numbered(series);
   const known = new Map(SYSTEM_NAMES);
-  const metrics = [...new Set(series.map(({ metric }) => metric))];
+  const metrics = [...new Set(series.filter(({ maximum, metric }) => !USUALLY_ZERO.has(metric) || maximum.some((value) => value !== null && value > 0)).map(({ metric }) => metric))];
   const place = (metric: string) => {
     const at = SYSTEM_NAMES.findIndex(([name]) => name === metric);
     return at < 0 ? SYSTEM_NAMES.length : at;
