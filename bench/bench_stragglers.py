@@ -23,8 +23,10 @@ from bench.framework.rows import OURS, Bench, Goal, Row
 from testbed.cpu_quota import CpuQuota, controller_folder
 
 JOB = Path(__file__).resolve().parents[1] / "testbed" / "straggler_job" / "straggler_train.py"
-#: Part of a CPU that the slow rank gets, and seconds of a run after its first measurement.
-QUOTA, RUN_S, QUICK_S = 0.05, 180.0, 100.0
+#: Part of a CPU that the slow rank gets.
+QUOTA = 0.05
+#: Seconds of a run from its first step, and ``profiling.straggler_after``; both with ``--quick``.
+RUN_S, AFTER_S, QUICK_S, QUICK_AFTER_S = 140.0, 60.0, 50.0, 20.0
 #: Reason of a run -> causes that are right. A starved process may show as one that waits for a CPU.
 CAUSES = {
     "quota": {SlowCause.CPU_QUOTA},
@@ -33,15 +35,19 @@ CAUSES = {
 }
 
 
-async def run_once(world: World, kind: str, seconds: float) -> tuple[list[NamedStraggler], float | None]:
+async def run_once(
+    world: World, kind: str, seconds: float, after_s: float = AFTER_S
+) -> tuple[list[NamedStraggler], float | None]:
     """Return the ranks that a run names, and the seconds from its first step to the first name.
 
     :param kind: argument of the program
+    :param after_s: time of the rule
     """
     with CpuQuota(QUOTA) as quota:
         entrypoint = f"python straggler_train.py {kind} {seconds:g} '{quota.folder}'"
         variables = {"variables": {"OMP_NUM_THREADS": "1"}}
         document: dict[str, Any] = {"environment": variables, "hyperparameters": {"global_batch_size": 2}}
+        document["profiling"] = {"straggler_after": after_s}
         ticket = world.submit(entrypoint, slots=2, **document)
         _, task = await world.follow(ticket)
         store = world.hook.store
@@ -68,7 +74,8 @@ def measure(run: Run) -> None:
         try:
             for number in range(run.rounds):
                 for kind in ("healthy", list(CAUSES)[number % len(CAUSES)]):
-                    judge(run, kind, *asyncio.run(run_once(world, kind, run.size(RUN_S, QUICK_S))))
+                    times = run.size(RUN_S, QUICK_S), run.size(AFTER_S, QUICK_AFTER_S)
+                    judge(run, kind, *asyncio.run(run_once(world, kind, *times)))
         finally:
             world.hook.links.close_all()
 

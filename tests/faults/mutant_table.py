@@ -112,11 +112,11 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_slow_causes.py::test_what_all_ranks_have_is_no_cause",
     ),
     Mutant(
-        name="a host gives times for the ranks of another one",
+        name="the window of slow ranks keeps the measurements of a whole run",
         path=f"{CORE}/series/stragglers.py",
-        old=" or place.host != host",
+        old="        self._remove_old()\n",
         new="",
-        test="tests/unit/test_stragglers.py::test_measurements_of_another_hosts_rank_are_left_out",
+        test="tests/unit/test_stragglers.py::test_the_window_does_not_grow",
     ),
     Mutant(
         name="a follower that was replaced names slow ranks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.cli._store_source import StoreSource
+from airflow_provider_dtrain.core.series.slow_causes import SlowCause
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.resources.telemetry import Profile, SlowRank, TimingTotal
+from airflow_provider_dtrain.resources.telemetry import NamedStraggler, Profile, SlowRank, TimingTotal
 from airflow_provider_dtrain.terminal.profile import profile as command
 from tests.support.api_world import Api
 from tests.support.engines import Engine, config
@@ -86,12 +88,18 @@ def test_what_is_sampled_has_a_mean_and_no_total(capsys: pytest.CaptureFixture[s
         TimingTotal(name="gradient_exchange", total_s=None, **found),
     ]
     slow = SlowRank(rank=1, host="b", busy_s=0.2, ratio=1.5)
-    one = Profile(attempt=1, timings=timings, system=[], slow_ranks=[slow])
+    at = datetime(2026, 1, 31, 14, 2, tzinfo=UTC)
+    named = NamedStraggler(
+        attempt=1, rank=1, host="b", since=at, until=None, ratio=1.5, cost=0.3, cause=SlowCause.CPU_QUOTA,
+        text="Rank 1 on b is slow.", advice="Raise the quota.",
+    )  # fmt: skip
+    one = Profile(attempt=1, timings=timings, system=[], slow_ranks=[slow], stragglers=[named])
     command(argparse.Namespace(output="plain", trial_id=1, attempt=None), SimpleNamespace(profile=lambda *_, **__: one))
     table, explained = capsys.readouterr()
     assert [line.split()[-1] for line in table.splitlines() if line.startswith("0 ")] == ["s", "sampled"]
     assert "gradient_exchange is sampled" in explained
     assert "Rank 1 on host 'b' is slow: it needs 0.2 s per step, 1.50 times the median" in explained
+    assert "to now: Rank 1 on b is slow. Raise the quota." in explained
 
 
 @pytest.mark.nightly("profiling1")
@@ -109,7 +117,10 @@ async def test_without_profiling_the_supervisor_samples_nothing(engine: Engine, 
 @pytest.mark.torch
 async def test_a_slow_rank_of_two_is_named_although_its_exchanges_are_the_shortest(engine: Engine) -> None:
     pytest.importorskip("torch")
-    document = {**config("", slots=2), "entrypoint": "python slow_rank.py", "hyperparameters": {"global_batch_size": 8}}
+    document = {
+        **config("", slots=2), "entrypoint": "python slow_rank.py", "hyperparameters": {"global_batch_size": 8},
+        "profiling": {"straggler_after": 30},
+    }  # fmt: skip
     ticket = engine.submit(document)
     outcome = await engine.carry(ticket)
     assert outcome is not None

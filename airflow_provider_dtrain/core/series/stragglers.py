@@ -95,9 +95,8 @@ class StragglerWatch:
     def add(self, host: str, series: Mapping[Key, Points]) -> None:
         """Add measurements of a host. Those of unknown ranks and those before the window are left out."""
         for key, points in series.items():
-            place = self._places.get(key.rank) if key.rank is not None else None
             is_known = key.metric in SYSTEM_METRICS or key.metric in _TIMINGS
-            if not is_known or not points.at or (key.rank is not None and (place is None or place.host != host)):
+            if not is_known or not points.at or (key.rank is not None and key.rank not in self._places):
                 continue
             sums = self._sums.setdefault((host, key), {})
             for at, count, mean in zip(points.at, points.count, points.mean, strict=True):

@@ -49,8 +49,8 @@ def find_step_times(conn: Connection, of: AttemptOf, span: Span | None, buckets:
     rows = {rank: _steps_of(rank, host, timings, at) for rank, (host, timings) in found.items()}
     paces = {rank: pace for rank, (_, pace) in rows.items() if pace is not None}
     middle = median_of([pace.busy_s for pace in paces.values()])
-    slow = slow_ranks(paces, rule_of(conn, of), bucket_s)
     ratio = ratios(paces)
+    slow = _slow_ranks(rule_of(conn, of), bucket_s, at, found)
     return AttemptStepTimes(
         attempt=of.number,
         at_s=at,
@@ -102,6 +102,19 @@ def find_breakdown(conn: Connection, of: AttemptOf, span: Span | None, buckets: 
             for name in (*(name for name in RANK_METRICS if name in timings), *sorted(_callbacks(timings)))
         ],
     )
+
+
+def _slow_ranks(rule: SlowRule, bucket_s: int, at: Sequence[int], found: Mapping[int, tuple[str, OfRank]]) -> list[int]:
+    """Return the slow ranks, from buckets in which all ranks have a line."""
+    least_s = max(BUCKET_S, bucket_s)
+    starts = list(range(at[0] - at[0] % least_s, at[-1] + 1, least_s)) if at else []
+    paces = {}
+    for rank, (host, timings) in found.items():
+        points = {name: one.reduced(least_s) for name, one in timings.items()} if bucket_s < least_s else timings
+        pace = _steps_of(rank, host, points, starts if bucket_s < least_s else at)[1]
+        if pace is not None:
+            paces[rank] = pace
+    return slow_ranks(paces, rule, least_s)
 
 
 def _by_rank(
