@@ -203,10 +203,16 @@ class RankHangsError(UserError):
     host, so the failure counts against ``max_restarts``.
 
     :param rank: the rank; None: not known
+    :param host: its host; None: not known
+    :param cause_kind: ``hang``, ``mismatch`` or ``missing``
     """
 
-    def __init__(self, message: str, *, rank: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, rank: int | None = None, host: str | None = None, cause_kind: str = "hang"
+    ) -> None:
+        self.cause_kind = cause_kind
         self.rank = rank
+        self.host = host
         super().__init__(message)
 
 
@@ -332,9 +338,24 @@ class RankFailedError(UserError):
     :param exit_code: exit code, negative for a signal
     :param traceback: the rank's Python traceback, or its last log lines
     :param message: the rank's own message about the failure; its first line is part of this error's message
+    :param when: time of the failure in words; empty: not known
+    :param advice: the next step as a sentence
+    :param cause_kind: value of :class:`airflow_provider_dtrain.core.lifecycle.failure_cause.CauseKind`
     """
 
-    def __init__(self, *, rank: int, host: str, exit_code: int | None, traceback: str, message: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        rank: int,
+        host: str,
+        exit_code: int | None,
+        traceback: str,
+        message: str = "",
+        when: str = "",
+        advice: str = "",
+        cause_kind: str | None = None,
+    ) -> None:
+        self.cause_kind = cause_kind
         self.rank = rank
         self.host = host
         self.exit_code = exit_code
@@ -342,7 +363,10 @@ class RankFailedError(UserError):
         how = f"exit code {exit_code}" if (exit_code or 0) >= 0 else f"signal {-(exit_code or 0)}"
         text = traceback.rstrip()
         first = (message.strip().splitlines() or [""])[0]
-        super().__init__(f"Rank {rank} on host '{host}' failed first ({how}){f': {first}' if first else '.'}\n{text}")
+        how += f" at {when}" if when else ""
+        stop = "" if first.endswith((".", "!", "?")) else "."
+        head = f"Rank {rank} on host '{host}' failed first ({how}){f': {first}' if first else ''}"
+        super().__init__(f"{head}{f'{stop} {advice}' if advice else '' if first else '.'}\n{text}")
 
 
 class TrainingRefusedError(RankFailedError):

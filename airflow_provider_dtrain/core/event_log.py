@@ -34,6 +34,8 @@ METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
 SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100, 4096
 #: Tensors, or groups of them, of which a record of weights has digests, and hexadecimal digits of each.
 WEIGHTS_LIMIT, WEIGHT_DIGITS = 256, 8
+#: Folders on full file systems that an event ``exit`` names.
+MOUNTS_LIMIT = 16
 #: Facts of an event ``init`` that are kept, and characters of each.
 RUNTIME_FIELDS, RUNTIME_LIMIT = ("python", "executable", "torch", "cuda", "cudnn", "nccl", "backend"), 256
 #: Years up to 5138 are dates in every database.
@@ -222,6 +224,27 @@ def _started(value: Any, source: EventSource) -> bool:
     )
 
 
+def _place(value: Any, _: EventSource) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"phase", "what", "steps", "collectives", "still_s"}
+        and all(isinstance(value.get(name), str) and len(value[name]) <= 60 for name in ("phase", "what"))
+        and all(is_count(value.get(name)) for name in ("steps", "collectives"))
+        and is_number(value.get("still_s"))
+    )
+
+
+def _facts(value: Any, source: EventSource) -> bool:
+    names = ("oom_kills", "memory_bytes", "peak_bytes", "open_files")
+    return (
+        isinstance(value, dict)
+        and all(is_count(value.get(name)) for name in names)
+        and _maybe(_count)(value.get("memory_limit_bytes"), source)
+        and _texts(value.get("full"), source)
+        and len(value["full"]) <= MOUNTS_LIMIT
+    )
+
+
 def _shard(value: Any, _: EventSource) -> bool:
     return is_count(value) and value < SHARDS_LIMIT
 
@@ -277,7 +300,7 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
     "started": {"ranks": _started},
     "exit": {
         "rank": _own_rank, "exit_code": _maybe(_exit_code), "error": _maybe(_error), "log_tail": _maybe(_text(1 << 16)),
-        "sent_signal": _maybe(_flag),
+        "sent_signal": _maybe(_flag), "stack": _maybe(_text(1 << 16)), "place": _maybe(_place), "facts": _maybe(_facts),
     },
     "ended": {"reason": _text(64), "cause": _maybe(_text(64)), "first_failure": _maybe(_count)},
     "warning": {"text": _text(1024)},

@@ -68,6 +68,8 @@ ENVIRONMENTS_BYTES = 200 << 30
 #: Time of a setup script, most bytes of its output that are kept, and most bytes of all variables afterwards. A start
 #: waits for it, far below the time that the control side gives to a start.
 SETUP_S, SETUP_OUTPUT, SETUP_BYTES = 60.0, 64 << 10, 1 << 20
+#: Time in which ranks that are about to be ended write their stacks, and most bytes of one rank's.
+EXIT_STACKS_S, EXIT_STACK_BYTES = 0.5, 8 << 10
 MAX_THREADS = 64
 UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000

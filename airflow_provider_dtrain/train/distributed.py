@@ -424,6 +424,7 @@ def join(env: RankEnvironment, *, backend: str, timeout_s: float) -> Distributed
     # Before PyTorch 2.5, or when a program has disabled its entry points, nothing has called it yet.
     install()
     timeout = datetime.timedelta(seconds=timeout_s)
+    HERE.collectives = entered_collectives
     if dist.is_initialized():
         return _join_existing(env, timeout)
     # The rendezvous is done here so that the key-value store can be used for more than the process group.
@@ -433,6 +434,20 @@ def join(env: RankEnvironment, *, backend: str, timeout_s: float) -> Distributed
     dist.init_process_group(backend, store=process_group_store, rank=rank, world_size=size, timeout=timeout)
     group = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
     return Distributed(env, group=group, store=PrefixStore("dtrain", store))
+
+
+def entered_collectives() -> int:
+    """Return how many collectives of the default process group this rank has entered, 0 without a group.
+
+    Collectives of DistributedDataParallel are counted too. PyTorch counts them anyway, so the record costs nothing.
+    """
+    import torch.distributed as dist
+
+    # Another thread may be destroying the group.
+    with contextlib.suppress(Exception):
+        group: Any = dist.group.WORLD
+        return int(group._get_sequence_number_for_group())
+    return 0
 
 
 def _join_existing(env: RankEnvironment, timeout: datetime.timedelta) -> Distributed:

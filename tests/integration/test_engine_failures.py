@@ -123,8 +123,12 @@ async def test_restarts_are_announced_and_an_error_is_shown_once(
     ]
     failures = [words for words in said if "failed first" in words]
     assert [words.count("Traceback") for words in failures] == [1, 0]
-    assert failures[0].startswith("Rank 0 on host 'local' failed first (exit code 1): ValueError: cannot go on\n")
-    assert failures[1].endswith("ValueError: cannot go on (same error as attempt 1)")
+    first = (
+        r"Rank 0 on host 'local' failed first \(exit code 1 at [\d:]+ UTC\): ValueError: cannot go on, "
+        r"at failures.py:\d+. Repair this line of the program."
+    )
+    assert re.match(f"{first}\n", failures[0])
+    assert re.fullmatch(rf"{first} \(same error as attempt 1\)", failures[1])
     assert outcome.failure is not None
     assert outcome.failure.message.count("Traceback") == 1
 
@@ -139,11 +143,14 @@ async def test_a_restart_says_from_which_step(engine: Engine, caplog: pytest.Log
 async def test_the_exit_code_of_a_script_and_a_kill_by_somebody_else_are_named(engine: Engine) -> None:
     outcome, _ = await carry(engine, config("exit", rank=1, max_restarts=0))
     assert outcome.failure is not None
-    assert outcome.failure.message.startswith("Rank 1 on host 'local' failed first (exit code 3)")
+    assert outcome.failure.message.startswith("Rank 1 on host 'local' failed first (exit code 3 at ")
+    assert outcome.failure.cause_kind == "exit_code"
     outcome, _ = await carry(engine, config("killed", rank=1, max_restarts=0))
     assert outcome.failure is not None
     first = outcome.failure.message.splitlines()[0]
-    assert first.startswith("Rank 1 on host 'local' failed first (signal 9): killed by signal 9 (SIGKILL): ")
+    assert re.match(
+        r"Rank 1 on host 'local' failed first \(signal 9 at .* UTC\): killed by signal 9 \(SIGKILL\): ", first
+    )
     assert re.search(r"not sent by dtrain|the kernel was out of memory", first)
 
 
@@ -213,7 +220,8 @@ async def test_a_loss_that_is_nan_is_one_line_with_step_and_rank(engine: Engine)
     assert outcome.failure is not None
     first = outcome.failure.message.splitlines()[0]
     assert re.fullmatch(
-        r"Rank 1 on host 'local' failed first \(exit code 1\): NonFiniteLossError: .*loss.*step 17.*rank 1.*", first
+        r"Rank 1 on host 'local' failed first \(exit code 1 at .* UTC\): NonFiniteLossError: .*loss.*step 17.*rank 1.*",
+        first,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.core.lifecycle.states import RankExit, first_failure
+from airflow_provider_dtrain.core.lifecycle.rank_exits import RankExit, first_failure
 from tests.support.ranks import run_ranks, script
 
 pytest.importorskip("torch")

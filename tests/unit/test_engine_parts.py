@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from airflow_provider_dtrain import errors
-from airflow_provider_dtrain.core.lifecycle.states import RankExit
+from airflow_provider_dtrain.core.lifecycle.rank_exits import RankExit
 from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime_over
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome
@@ -132,7 +132,7 @@ def test_rank_0_is_the_cause_also_if_its_supervisor_had_ended_it_after_its_error
     assert isinstance(found, errors.RankFailedError)
     assert (found.rank, str(found).splitlines()[0]) == (
         0,
-        "Rank 0 on host 'h0' failed first (signal 15): InputError: the input is empty",
+        "Rank 0 on host 'h0' failed first (signal 15 at 00:00:03 UTC): InputError: the input is empty",
     )
 
 

@@ -7,18 +7,16 @@ from pydantic import TypeAdapter
 from sqlalchemy import String, create_engine, literal_column, select, text
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.rank_exits import RankExit, classify, first_failure
 from airflow_provider_dtrain.core.lifecycle.states import (
     HOLDING,
     TRANSITIONS,
     AllocationState,
     AttemptState,
     HostState,
-    RankExit,
     TrialState,
     allowed,
     check,
-    classify,
-    first_failure,
     is_final,
 )
 from airflow_provider_dtrain.errors import IllegalTransitionError

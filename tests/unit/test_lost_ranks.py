@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from airflow_provider_dtrain.core.lifecycle.states import RankExit, first_failure
+from airflow_provider_dtrain.core.lifecycle.rank_exits import RankExit, first_failure
 from airflow_provider_dtrain.train.process import heartbeat
 from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, CHECKPOINT, HERE, MESSAGE
 from airflow_provider_dtrain.train.process.lost_ranks import error_of

@@ -25,5 +25,5 @@ def test_a_count_that_is_not_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_kernel_without_memory_is_told_apart_from_somebody_else() -> None:
-    assert re.fullmatch(r"the kernel was out of memory and ended 2 .* this host has \d+\.\d GiB", oom_cause(2))
+    assert re.fullmatch(r"the kernel was out of memory and ended 2 .* during this run", oom_cause(2))
     assert oom_cause(0).startswith("not sent by dtrain")

@@ -1,14 +1,12 @@
-"""States of the store, their transitions, and the cause of a gang's failure."""
+"""States of the store, and their transitions."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from airflow_provider_dtrain.errors import IllegalTransitionError, Kind
+from airflow_provider_dtrain.errors import IllegalTransitionError
 
 StatefulKind = Literal["host", "allocation", "trial", "attempt"]
 
@@ -198,123 +196,3 @@ def is_final(kind: StatefulKind, state: str) -> bool:
 
 def _article(kind: str) -> str:
     return f"an {kind}" if kind[0] == "a" else f"a {kind}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankExit:
-    """Exit of one rank."""
-
-    rank: int
-    host: str
-    #: Negative for a signal; None when it is not known.
-    exit_code: int | None
-    #: Unix seconds by the clock of the host.
-    at: float
-    #: Seconds by which that clock was ahead of the control side's.
-    offset_s: float = 0.0
-    #: ``message`` and ``traceback`` as the rank left them, or None.
-    error: Mapping[str, Any] | None = None
-    #: The supervisor had sent it a signal before it ended.
-    sent_signal: bool = False
-    #: Last lines of its log.
-    log_tail: str = ""
-    #: It had finished its first step (its ``first_step`` event came).
-    has_stepped: bool = False
-
-    @property
-    def corrected_at(self) -> float:
-        """Unix seconds by the clock of the control side."""
-        return self.at - self.offset_s
-
-    @property
-    def message(self) -> str:
-        """Failure message of the rank, or the end of its log when it left no record."""
-        return str(self.error.get("message") or "") if self.error else self.log_tail
-
-    @property
-    def text(self) -> str:
-        """Failure message with the traceback, or the end of the log when the rank left no record."""
-        return f"{self.message}\n{self.error.get('traceback') or ''}" if self.error else self.log_tail
-
-
-# Errors in the other ranks after one has died, as gloo, NCCL and c10d of PyTorch 2.13 raise them.
-_AFTERMATH = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Connection was likely closed|Broken pipe"
-    r"|Timed out waiting \d+ms for (?:recv|send)|Application timeout caused pair closure"
-    r"|Watchdog caught collective operation timeout|collective operation timeout|Wait timeout"
-    r"|NCCL communicator was aborted|ncclRemoteError|ncclSystemError|remote process exited"
-    r"|[Ss]ocket [Tt]imeout|recvValue failed|sendBytes failed|failed to recv, got 0 bytes"
-    r"|client socket has timed out|Timed out after \d+ seconds waiting for clients"
-    # Of the training library: rank 0 has the cause.
-    r"|LeaderFailedError: "
-)
-#: A rank that waited for rank 0, or for the first rank of its host.
-_WAITED = re.compile(r"LeaderFailedError: (?P<local>Local )?[Rr]ank 0 ")
-#: Messages that a supervisor writes for a rank without a record of its own.
-_WITHOUT_RECORD = ("killed by ", "exit code ")
-_RENDEZVOUS = re.compile(
-    r"TCPStore|c10d|DistNetworkError|DistStoreError|init_process_group|rendezvous|(?:server|client) socket"
-    r"|gloo/transport",
-    re.IGNORECASE,
-)
-_NO_RENDEZVOUS = re.compile(
-    r"EADDRINUSE|address already in use|ECONNREFUSED|connection refused|client socket has timed out",
-    re.IGNORECASE,
-)
-# ECC errors are left to the log policy of that name, which can be switched off.
-_BROKEN_DEVICE = re.compile(
-    r"uncorrectable NVLink error|GPU is lost|fallen off the bus"
-    r"|CUDA-capable device\(s\) is/are busy or unavailable",
-    re.IGNORECASE,
-)
-
-
-def first_failure(exits: Iterable[RankExit]) -> RankExit | None:
-    """Return the exit that caused the failure, or None when every rank succeeded.
-
-    This is the first failed exit by the control side's clock. Ranks that only noticed a missing peer come after
-    all other ranks, and ranks that the supervisor sent a signal come last. A rank that waited for a leader proves that
-    the leader failed before the signal, so the leader's own record is the cause.
-    """
-    failed = [leaving for leaving in exits if leaving.exit_code != 0]
-    found = min(failed, key=lambda leaving: (_remoteness(leaving), leaving.corrected_at, leaving.rank), default=None)
-    leader = _leader_of(found, failed) if found is not None else None
-    return replace(leader, sent_signal=False) if leader is not None else found
-
-
-def _leader_of(waited: RankExit, failed: Iterable[RankExit]) -> RankExit | None:
-    """Return the exit of the leader that a rank waited for in vain, if the leader left a record of its error."""
-    found = _WAITED.match(waited.message)
-    if found is None:
-        return None
-    is_local = found["local"] is not None
-    group = [one for one in failed if one.host == waited.host or not is_local]
-    leader = min(group, key=lambda leaving: leaving.rank)
-    if leader is waited or (leader.rank != 0 and not is_local):
-        return None
-    return leader if leader.error and not leader.message.startswith(_WITHOUT_RECORD) else None
-
-
-def classify(leaving: RankExit) -> Kind:
-    """Return the kind of a failure: ``infra`` for a broken device or a failed rendezvous, else ``user``.
-
-    ``platform`` when the rank ended after a signal from the supervisor: its exit says nothing about a fault.
-    """
-    if _BROKEN_DEVICE.search(leaving.text):
-        return "infra"
-    if leaving.sent_signal:
-        return "platform"
-    if not leaving.has_stepped and _NO_RENDEZVOUS.search(leaving.message) and _RENDEZVOUS.search(leaving.text):
-        return "infra"
-    return "user"
-
-
-def is_aftermath(leaving: RankExit) -> bool:
-    """Return whether the rank failed only because another one was gone."""
-    return _AFTERMATH.search(leaving.message) is not None
-
-
-def _remoteness(leaving: RankExit) -> int:
-    if leaving.sent_signal:
-        return 2
-    return 1 if is_aftermath(leaving) else 0

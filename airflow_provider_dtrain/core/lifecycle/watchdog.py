@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from airflow_provider_dtrain.core.lifecycle.rank_text import clock, ranks_text
 from airflow_provider_dtrain.core.lifecycle.timing import STOPPED_S
 from airflow_provider_dtrain.core.untrusted_fields import Count, ShortText, Span
 from airflow_provider_dtrain.errors import Kind
@@ -63,6 +64,8 @@ class RankReport:
     steps: Count = 0
     #: The first step is done.
     started: bool = False
+    #: Collectives of the default process group that it has entered; 0: not known.
+    collectives: Count = 0
 
     @property
     def is_stopped(self) -> bool:
@@ -122,6 +125,21 @@ class GangVerdict:
         first = self.waiting[0]
         count = len(self.waiting)
         return f"{count} rank{'s wait' if count > 1 else ' waits'} for it in {first.what} (for {first.still_s:.0f} s)"
+
+    def waits_text(self, one: Behind, at: float) -> str:
+        """Return a message about the collective that a rank has not entered, empty when no rank waits in one.
+
+        :param at: time of this poll, Unix seconds
+        """
+        entered = max((report.collectives for report in self.waiting), default=0)
+        ranks = [report for report in self.waiting if report.collectives == entered]
+        if not ranks:
+            return ""
+        verb = "waits" if len(ranks) == 1 else "wait"
+        number = f", collective number {entered}" if entered else ""
+        since = clock(at - max(report.still_s for report in ranks))
+        never = ", which it never entered" if 0 < one.report.collectives < entered else ""
+        return f"{ranks_text(report.rank for report in ranks)} {verb} in {ranks[0].what}{number}{never}, since {since}"
 
 
 def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: float = 0.0) -> GangVerdict:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.rank_exits import first_failure
 from airflow_provider_dtrain.core.lifecycle.shard_blame import EXIT_BAD_SHARD, FAILED, SKIPPED, unfinished_shard
-from airflow_provider_dtrain.core.lifecycle.states import first_failure
 from airflow_provider_dtrain.errors import BadShardError, DtrainError, RankFailedError, RankHangsError, ShardFailedError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.states import first_failure
+from airflow_provider_dtrain.core.lifecycle.rank_exits import first_failure
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.bad_shards import blamed_on_shard, given_up
 from airflow_provider_dtrain.engine.attempt.log_policies import apply_policies
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 _INVALID_HP = "InvalidHP: "
-#: Parts that differ in two reports of one error: run folders, addresses of objects.
-_PASSING = re.compile(r"(?:[0-9a-f]{8}-)?t\d+\.\d+\.\d+|0x[0-9a-f]{4,}")
+#: Parts that differ in two reports of one error: run folders, addresses of objects, times.
+_PASSING = re.compile(r"(?:[0-9a-f]{8}-)?t\d+\.\d+\.\d+|0x[0-9a-f]{4,}|\d\d:\d\d:\d\d UTC")
 
 
 async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> DtrainError:

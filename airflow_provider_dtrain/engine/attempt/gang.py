@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.states import RankExit
+from airflow_provider_dtrain.core.lifecycle.rank_exits import HostFacts, RankExit, RankPlace
 from airflow_provider_dtrain.engine.logs.task_log import printable
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError
+from airflow_provider_dtrain.hosts.wire import plain
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hosts.channel.link import HostLink
@@ -90,7 +91,24 @@ class GangEnd:
             sent_signal=bool(event.get("sent_signal")),
             log_tail=printable(str(event.get("log_tail") or "")),
             has_stepped=int(event["rank"]) in self.stepping,
+            place=_place(event.get("place")),
+            stack=printable(str(event.get("stack") or "")),
+            facts=_facts(event.get("facts")),
         )
+
+
+def _place(values: Mapping[str, Any] | None) -> RankPlace | None:
+    if not values:
+        return None
+    return RankPlace(**{**values, "phase": plain(values["phase"], 60), "what": plain(values["what"], 60)})
+
+
+def _facts(values: Mapping[str, Any] | None) -> HostFacts:
+    if not values:
+        return HostFacts()
+    names = ("oom_kills", "memory_limit_bytes", "memory_bytes", "peak_bytes", "open_files")
+    full = [plain(path, 200) for path in values["full"]]
+    return HostFacts(**{name: values[name] for name in names}, full=full)
 
 
 def _lost(host: str, cause: Any) -> HostLostError:

@@ -14,11 +14,12 @@ from airflow_provider_dtrain.engine.attempt.decision_delivery import Deciding
 from airflow_provider_dtrain.engine.attempt.event_intake import SUPERVISOR, AttemptQuota
 from airflow_provider_dtrain.engine.attempt.gang import Gang, GangEnd
 from airflow_provider_dtrain.engine.attempt.graceful_stop import GiveWay
+from airflow_provider_dtrain.engine.attempt.hang_stacks import with_stacks
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime_over
 from airflow_provider_dtrain.engine.attempt.stream import HostFollower, with_rank
 from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog
 from airflow_provider_dtrain.engine.session.lease_renewer import renewer
-from airflow_provider_dtrain.errors import DtrainError, HostError
+from airflow_provider_dtrain.errors import DtrainError, HostError, RankHangsError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
@@ -139,7 +140,10 @@ class GangFollower:
             await self.rt.prove_watch()
         await self.give_way.poll(running)
         self.deciding.check()
-        self.end.over = self.end.over or self.watchdog.check(self.end.ended)
+        if self.end.over is None and (error := self.watchdog.check(self.end.ended)) is not None:
+            if isinstance(error, RankHangsError):
+                error = await with_stacks(self.rt, self.run_name, running, error)
+            self.end.over = error
         if self.max_runtime is not None and self.end.over is None and time.monotonic() > self.max_runtime[1]:
             self.end.over = max_runtime_over(self.max_runtime[0])
 

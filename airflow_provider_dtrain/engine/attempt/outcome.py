@@ -30,6 +30,8 @@ class Failure:
     message: str
     host: str | None = None
     rank: int | None = None
+    #: Kind of the cause of a rank's failure, e.g. ``out_of_memory``; None for other failures.
+    cause_kind: str | None = None
     #: Shard of a batch inference to which the failure is attributed.
     shard: FailedShard | None = None
 
@@ -42,6 +44,7 @@ class Failure:
             message=str(error),
             host=getattr(error, "host", None),
             rank=getattr(error, "rank", None),
+            cause_kind=getattr(error, "cause_kind", None),
             shard=getattr(error, "shard", None),
         )
 

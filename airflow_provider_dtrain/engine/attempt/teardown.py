@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.documents import JsonObject
-from airflow_provider_dtrain.core.lifecycle.states import HostState, classify, first_failure, is_aftermath
+from airflow_provider_dtrain.core.lifecycle.failure_cause import Cause, CauseKind, cause_of
+from airflow_provider_dtrain.core.lifecycle.rank_exits import classify
+from airflow_provider_dtrain.core.lifecycle.rank_text import clock
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
 from airflow_provider_dtrain.engine.slots.source import slots_of
 from airflow_provider_dtrain.errors import (
@@ -20,13 +23,13 @@ from airflow_provider_dtrain.errors import (
     HostRefusedError,
     NotFoundError,
     RankFailedError,
+    RankHangsError,
     RunEndedError,
     TrainingRefusedError,
 )
 from airflow_provider_dtrain.hosts.wire import plain
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.core.lifecycle.states import RankExit
     from airflow_provider_dtrain.engine.attempt.gang import GangEnd
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView, Proof
@@ -186,9 +189,9 @@ def cause(end: GangEnd) -> DtrainError:
     """Return the error of a failed gang: its first failure by corrected time, not the failures that follow."""
     if end.over is not None:
         return end.over
-    found = first_failure(end.exits)
+    found = cause_of(end.exits)
     # A rank that the follower sent a signal has not failed, and one that only lost a peer failed because of the peer.
-    if found is not None and not found.sent_signal and not (end.lost and is_aftermath(found)):
+    if found is not None and not (found.is_signalled or (end.lost and found.is_consequence)):
         return _exit_error(found)
     for lost in end.lost.values():
         return lost
@@ -219,15 +222,23 @@ def _ended_error(host: str, reason: str) -> DtrainError:
             return HostLostError(host, f"The run ended on host '{host}' with reason '{reason}'.")
 
 
-def _exit_error(found: RankExit) -> DtrainError:
-    error = found.error or {}
-    text = str(error.get("traceback") or error.get("message") or found.log_tail or "It wrote nothing.")
+def _exit_error(found: Cause) -> DtrainError:
+    leaving = found.leaving
+    error = leaving.error or {}
+    if found.kind == CauseKind.MISSING:
+        message = f"Rank {leaving.rank} on host '{leaving.host}' {found.fact}. {found.kind.advice}"
+        stack = f"\n{leaving.stack}" if leaving.stack else ""
+        return RankHangsError(f"{message}{stack}", rank=leaving.rank, host=leaving.host, cause_kind=found.kind.value)
+    text = str(error.get("traceback") or error.get("message") or leaving.log_tail or "It wrote nothing.")
     refused = _REFUSED.search(text) is not None
     failed = (TrainingRefusedError if refused else RankFailedError)(
-        rank=found.rank,
-        host=found.host,
-        exit_code=found.exit_code,
+        rank=leaving.rank,
+        host=leaving.host,
+        exit_code=leaving.exit_code,
         traceback=text,
-        message=str(error.get("message") or ""),
+        message=found.fact,
+        when=clock(leaving.corrected_at),
+        advice="" if refused else found.advice,
+        cause_kind=found.kind.value,
     )
-    return HostError(found.host, str(failed)) if classify(found) == "infra" else failed
+    return HostError(leaving.host, str(failed)) if classify(leaving) == "infra" else failed

@@ -42,6 +42,7 @@ class GangWatchdog:
         #: Longest stall of a live rank that ended by itself, seconds.
         self._longest_s = 0.0
         self._judged: dict[str, float] = {}
+        self._verdict = GangVerdict()
         self._supervisors: set[str] = set()
 
     def take(self, host: str, progress: ProgressFrame) -> None:
@@ -68,6 +69,7 @@ class GangWatchdog:
         reports = [rank for report in fresh.values() for rank in report.ranks]
         complete = len(fresh) == len(set(self._hosts) - over)
         verdict = judge(reports, complete=complete, longest_s=self._longest_s)
+        self._verdict = verdict
         self._learn(verdict, {one.rank: one for one in reports})
         # Without a report from every host, nothing is claimed about live ranks: they may hang or have resumed.
         quiet = set() if complete else {rank for rank, (_, one) in self.named.items() if not one.report.is_stopped}
@@ -106,14 +108,19 @@ class GangWatchdog:
                 continue
             if one.why == "mismatch":
                 apart = [other for _, other in self.named.values() if other.why == "mismatch"]
-                return RankHangsError(_mismatch_text(apart), rank=one.report.rank)
+                mismatch = _mismatch_text(apart)
+                return RankHangsError(mismatch, rank=one.report.rank, host=one.report.host, cause_kind="mismatch")
             if one.for_s < self._hang_timeout_s:
                 continue
-            message = f"{_sentence(one.text)} The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
+            limit = f"The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
+            if one.why == "together":
+                together = [other for _, other in self.named.values() if other.why == "together"]
+                return RankHangsError(f"{_together_text(together)} {limit}", cause_kind="mismatch")
+            waits = self._verdict.waits_text(one, time.time())
+            message = f"{_sentence(f'{one.text}: {waits}' if waits else one.text)} {limit}"
             if one.kind == "infra":
                 return ProcessStuckError(one.report.host, f"{message} Find out on that host which process stopped it.")
-            reason = f"{message} Show where it waits, on that host: py-spy dump --pid {one.report.pid}"
-            return RankHangsError(reason, rank=one.report.rank)
+            return RankHangsError(message, rank=one.report.rank, host=one.report.host)
         return None
 
     def _check_supervisors(self, fresh: Mapping[str, ProgressFrame]) -> None:
@@ -134,14 +141,20 @@ def text_of(behind: list[Behind], verdict: GangVerdict) -> str:
     if all(one.why == "mismatch" for one in behind):
         return f"{_mismatch_text(behind)} The gang is ended in {HANG_SEEN_S:.0f} s, because this cannot pass."
     if all(one.why == "together" for one in behind):
-        return (
-            f"No rank has made progress for {min(one.for_s for one in behind):.0f} s and none is behind: "
-            f"{places_text(behind)}. Messages between the hosts are lost, or the ranks call their collectives in "
-            "different orders."
-        )
+        return _together_text(behind)
     waiting = verdict.waiting_text.replace(" for it ", " for them " if len(behind) > 1 else " for it ")
     text = _sentence(", ".join(one.text for one in behind))
     return text.removesuffix(".") + (f"; {waiting}" if waiting else "")
+
+
+def _together_text(behind: list[Behind]) -> str:
+    numbers = sorted({one.report.collectives for one in behind})
+    entered = "" if len(numbers) < 2 else f" Their latest collectives have the numbers {numbers[0]} to {numbers[-1]}."
+    return (
+        f"No rank has made progress for {min(one.for_s for one in behind):.0f} s and none is behind: "
+        f"{places_text(behind)}.{entered} Messages between the hosts are lost, or the ranks call their collectives in "
+        "different orders."
+    )
 
 
 def _mismatch_text(behind: list[Behind]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import struct
 
-from ..fields import Fields, number, parse_object
-from ..file_access import read_bytes, read_text
+from ..fields import number
+from ..file_access import read_text
 from ..files.layout import RunFolder, process_records
-from ..limits import IDLE_RATIO, PAGE_BYTES, POLL_S, STANDS_S, STOOD_S
+from ..files.progress_page import read_page
+from ..limits import IDLE_RATIO, POLL_S, STANDS_S, STOOD_S
 from ..machine.processes import LIBC, Proc, boottime, find_process, is_dead, read_proc
-from ..names import WORD, Json
-from ..refusal import Refused
+from ..names import Json
 
 
 class RankActivity:
@@ -103,26 +103,6 @@ def cpu_seconds(pid: int) -> float:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (ValueError, IndexError):
         return 0.0
-
-
-def read_page(path: str, now: float) -> Json:
-    """Return the progress that a rank wrote, {} without a valid page.
-
-    :param now: time on CLOCK_BOOTTIME, seconds
-    """
-    page = parse_object(read_bytes(path, PAGE_BYTES) or b"") or {}
-    try:
-        fields = Fields(page)
-        return {
-            "silent_s": round(max(0.0, now - fields.number("at", 0, 1e12)), 1),
-            "still_s": round(max(0.0, now - fields.number("since", 0, 1e12)), 1),
-            "steps": fields.integer("steps", 0, 1 << 62),
-            "started": fields.flag("started"),
-            "phase": fields.text("phase", WORD, limit=16),
-            "what": fields.text("what", limit=60),
-        }
-    except Refused:
-        return {}
 
 
 class Watcher:

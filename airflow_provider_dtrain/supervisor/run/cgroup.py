@@ -139,6 +139,11 @@ def cgroup_folders(pid: int, controller: str, mounts: list[tuple[str, str, bool]
 
 def own_cgroup() -> str | None:
     """Return the folder of this process's cgroup v2, None if it is missing or not writable."""
+    folder = _own_folder()
+    return folder if folder is not None and os.access(folder, os.W_OK) else None
+
+
+def _own_folder() -> str | None:
     match = re.search(r"^0::(.*)$", read_text("/proc/self/cgroup") or "", re.MULTILINE)
     for mount, root in cgroup_mounts() if match else ():
         path = match.group(1) if match else "/"
@@ -146,7 +151,21 @@ def own_cgroup() -> str | None:
             if path != root and not path.startswith(root + "/"):
                 continue
             path = path[len(root) :]
-        folder = os.path.normpath(mount + "/" + path)
-        if "/../" not in path + "/" and os.access(folder, os.W_OK):
-            return folder
+        if "/../" not in path + "/":
+            return os.path.normpath(mount + "/" + path)
     return None
+
+
+def cgroup_folders(path: str | None) -> list[str]:
+    """Return the folder of a cgroup and those above it, the innermost one first.
+
+    :param path: None: the cgroup of this process
+    """
+    folder = path or _own_folder()
+    mount = next((mount for mount, _ in cgroup_mounts() if f"{folder}/".startswith(f"{mount}/")), None)
+    if folder is None or mount is None:
+        return []
+    found = [folder]
+    while found[-1] != mount:
+        found.append(os.path.dirname(found[-1]))
+    return found

@@ -16,7 +16,6 @@ from ..file_access import overwrite, read_json, read_text, write_json
 from ..files.layout import RunFolder
 from ..limits import LOG_SEARCH
 from ..machine.executable import why_not_executed
-from ..machine.host import memory_bytes
 from ..machine.processes import die_with_parent
 from ..names import Json
 from .cgroup import Cgroup
@@ -234,8 +233,7 @@ def oom_cause(kills: int) -> str:
     :param kills: number of processes that the kernel killed for lack of memory since the ranks were started
     """
     if kills > 0:
-        memory = f"this host has {memory_bytes() / 2**30:.1f} GiB"
-        return f"the kernel was out of memory and ended {kills} process(es) during this run; {memory}"
+        return f"the kernel was out of memory and ended {kills} process(es) during this run"
     return "not sent by dtrain; a container's memory limit or another program did it"
 
 

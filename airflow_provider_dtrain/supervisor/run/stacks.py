@@ -75,25 +75,31 @@ class Stack:
         self.problem = "" if self.proc is not None else "it does not run"
         self.fd = -1
 
-    def request(self) -> None:
-        """Send the signal, if the rank expects it."""
+    def request(self, wait_s: float = STACK_WAIT_S) -> None:
+        """Send the signal, if the rank expects it.
+
+        :param wait_s: most seconds for the end of an earlier request
+        """
         if self.proc is None:
             return
         if not self._open() or STACK_SIGNAL not in signals_in(self.proc.pid, "SigCgt"):
             self.problem = "its program has not joined the training library"
             return
-        if not self._lock():
+        if not self._lock(wait_s):
             self.problem = "another request for its stacks is in progress"
             return
         # Emptied, so that requests do not fill the disk. The rank appends.
         os.ftruncate(self.fd, 0)
         send_signal(self.proc, STACK_SIGNAL)
 
-    def result(self, deadline: float, most: int) -> Json:
-        """Return the rank's stacks, or the reason why there are none."""
+    def result(self, deadline: float, most: int, quiet_s: float = _QUIET_S) -> Json:
+        """Return the rank's stacks, or the reason why there are none.
+
+        :param quiet_s: seconds without a further byte after which they are complete
+        """
         text = ""
         if self.proc is not None and not self.problem:
-            text = self._read(deadline, most)
+            text = self._read(deadline, most, quiet_s)
             if not text:
                 state = getattr(read_proc(self.proc.pid), "state", "X")
                 self.problem = _STATES.get(
@@ -118,17 +124,18 @@ class Stack:
             return False
         return stat.S_ISREG(os.fstat(self.fd).st_mode)
 
-    def _lock(self) -> bool:
+    def _lock(self, wait_s: float) -> bool:
         """Wait for an earlier request, which ends within seconds. Return False if it does not."""
-        until = time.monotonic() + STACK_WAIT_S
-        while time.monotonic() < until:
+        until = time.monotonic() + wait_s
+        while True:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
+            if time.monotonic() >= until:
+                return False
             time.sleep(0.02)
-        return False
 
-    def _read(self, deadline: float, most: int) -> str:
+    def _read(self, deadline: float, most: int, quiet_s: float) -> str:
         """Return the content of the file once it is complete, cut to ``most`` bytes, or "" after the deadline."""
         size, since = 0, time.monotonic()
         while True:
@@ -136,7 +143,7 @@ class Stack:
             found = os.fstat(self.fd).st_size
             if found != size:
                 size, since = found, now
-            is_quiet = size > 0 and now - since > _QUIET_S
+            is_quiet = size > 0 and now - since > quiet_s
             if is_quiet or size > most or now > deadline:
                 break
             time.sleep(0.01)

@@ -37,6 +37,7 @@ from ..machine.processes import (
 )
 from ..names import Json
 from .container import Container
+from .exit_evidence import ExitEvidence
 from .forked_program import RankProgram
 from .leftovers import origin
 from .log_limit import cap_log
@@ -51,7 +52,6 @@ from .ranks import (
     has_error,
     keep_descriptors,
     oom_cause,
-    oom_kills,
     rank_argv,
     report_cannot_start,
     tail_of,
@@ -105,6 +105,7 @@ class Supervisor:
         self.devices = {rank.plan["device"] for rank in self.started if rank.plan["device"]}
         self.container = Container(self.folder, plan["container"]) if plan["container"] else None
         self.prepared = Preparation(layout, plan, context, self.ranks, self.container)
+        self.evidence = ExitEvidence(self.folder)
         #: The runtime did not confirm the end of the container.
         self.is_stuck = False
         self.unwritten: deque[Json] = deque()
@@ -124,7 +125,6 @@ class Supervisor:
         #: Pid of the process that measures the host; 0 = none.
         self.sampler = 0
         self.killing_since = 0.0
-        self.oom_kills = 0
         #: The ranks were requested to write a checkpoint and end. None: they were not.
         self.request: StopRequest | None = None
         #: Ranks that may be unaware of the request, and the time from which on they get it as a signal.
@@ -280,7 +280,7 @@ class Supervisor:
         write_mark(self.folder.file("started"), {"at": time.time(), **go, **identity(), "origin": origin()})
         self.prepare_deadline = float("inf")
         self.started_at = time.monotonic()
-        self.oom_kills = oom_kills()
+        self.evidence.begin(self.prepared.cgroup)
         if self.plan["timeout_s"]:
             self.timeout_deadline = time.monotonic() + self.plan["timeout_s"]
         python, image = None, None
@@ -419,16 +419,19 @@ class Supervisor:
     def _reap(self) -> None:
         """Collect the exit status of every dead child, including inherited orphans of the ranks."""
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if found[0] == self.sampler:
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                self.evidence.note_limits(found.si_pid)
+                pid, status, usage = os.wait4(found.si_pid, 0)
+                if pid == self.sampler:
                     self.sampler = 0
                     continue
                 if self.container is not None:
-                    self.container.note_status(*found)
+                    self.container.note_status(pid, status)
                     continue
-                rank = next((rank for rank in self.ranks if rank.pid == found[0] and rank.running), None)
+                rank = next((rank for rank in self.ranks if rank.pid == pid and rank.running), None)
                 if rank is not None:
-                    self._note_exit(rank, os.waitstatus_to_exitcode(found[1]))
+                    self.evidence.note_usage(pid, usage)
+                    self._note_exit(rank, os.waitstatus_to_exitcode(status))
         if self.container is not None:
             self._read_container(self.container)
         dead, self.dead = self.dead, []
@@ -448,7 +451,14 @@ class Supervisor:
         if code == -signal.SIGKILL and not rank.signalled and error is not None:
             error["message"] += f": {self._kill_cause()}"
         self.event(
-            "exit", at=at, rank=rank.number, exit_code=code, error=error, log_tail=tail, sent_signal=rank.signalled
+            "exit",
+            at=at,
+            rank=rank.number,
+            exit_code=code,
+            error=error,
+            log_tail=tail,
+            sent_signal=rank.signalled,
+            **self.evidence.of_rank(rank, code),
         )
         if code != 0 and not rank.signalled and self.first_failure is None:
             self.first_failure = rank.number
@@ -458,7 +468,7 @@ class Supervisor:
         if self.container is not None and self.container.fileno() < 0:
             self.container.wait_client(CONTAINER_END_S)
             return self.container.end_text()
-        return oom_cause(oom_kills() - self.oom_kills)
+        return oom_cause(self.evidence.oom_kills())
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
@@ -515,6 +525,7 @@ class Supervisor:
             return
         self.grace_deadline = min(self.grace_deadline, time.monotonic() + grace_s)
         if self.state != "stopping":
+            self.evidence.collect_stacks(rank for rank in self.ranks if rank.running)
             self.set_state("stopping")
             self._signal_all(signal.SIGTERM)
 

@@ -53,6 +53,8 @@ class Here:
         self.moves = 0
         #: Returns the number of batches so far.
         self.steps: Callable[[], int] = int
+        #: Returns the number of collectives that this rank has entered; 0: not known.
+        self.collectives: Callable[[], int] = int
         self._heart: Heart | None = None
         self._failed: tuple[int, Place] = (0, START)
 
@@ -107,6 +109,7 @@ class Heart(threading.Thread):
         self._seen = (0, 0, here.now)
         self._since = boottime()
         self._beat = 0
+        self._collectives = 0
         self._path = path
         path.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -132,6 +135,7 @@ class Heart(threading.Thread):
         if seen != self._seen:
             self._seen = seen
             self._since = now
+        self._collectives = here.collectives() or self._collectives
         self._beat += 1
         steps, _, (phase, what) = seen
         page = {
@@ -142,6 +146,7 @@ class Heart(threading.Thread):
             "started": here.started,
             "phase": phase,
             "what": what[:60],
+            "collectives": self._collectives,
         }
         os.pwrite(self._fd, json.dumps(page, separators=(",", ":")).encode().ljust(PAGE_BYTES)[:PAGE_BYTES], 0)
 

@@ -31,3 +31,7 @@ def install(events: Path | None) -> None:
         file = os.open(events.parent / STACK_FILE, flags, 0o600)
         _open.append(file)
         faulthandler.register(STACK_SIGNAL, file=file, all_threads=True)
+    if not faulthandler.is_enabled():
+        with contextlib.suppress(OSError, AttributeError, RuntimeError, ValueError):
+            # For a crash in native code: its stack goes to the log.
+            faulthandler.enable()

@@ -1,0 +1,109 @@
+"""Table of injected failures: kinds with the causes that must be found, and variations of rank, size and time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+#: Kinds written before the classifier, and those written afterwards.
+BEFORE = (
+    "exception", "exception_in_thread", "exception_hidden", "exit_code", "hard_exit", "early_end", "killed",
+    "terminated", "segfault", "abort", "disk_full", "disk_full_in_torch", "quota", "descriptors", "threads",
+    "host_memory", "host_memory_in_torch", "device_memory", "device_assert", "device_broken", "module", "file",
+    "not_finite", "loader_worker", "hang", "missing", "stopped", "order",
+)  # fmt: skip
+AFTER = ("kernel_kill", "kernel_kill_of_worker", "wrapped", "cleanup")
+
+#: Kind -> ``cause_kind`` (None: a failure without a rank's exit), and words of the first line.
+EXPECTED: dict[str, tuple[str | None, str]] = {
+    "exception": ("exception", r"KeyError: 'label', at causes.py:\d+ in take"),
+    "exception_in_thread": ("exception", r"KeyError: 'label'"),
+    "exception_hidden": ("exception", r"after KeyError: 'label'"),
+    "exit_code": ("exit_code", r"exit code 3"),
+    "hard_exit": ("exit_code", r"exit code 7"),
+    "early_end": ("early_end", r"ended with exit code 0"),
+    "killed": ("killed", r"SIGKILL\): not sent by dtrain"),
+    "terminated": ("killed", r"SIGTERM"),
+    "segfault": ("crashed", r"SIGSEGV\), at causes.py:\d+ in fail"),
+    "abort": ("crashed", r"SIGABRT\), at causes.py:\d+ in fail"),
+    "disk_full": ("disk_full", r"No space left on device.*at causes.py:\d+ in fail"),
+    "disk_full_in_torch": ("disk_full", r"at causes.py:\d+ in fail"),
+    "quota": ("disk_full", r"quota exceeded: '/home/data/model.pt'"),
+    "descriptors": ("open_files", r"the limit is 64 files"),
+    "threads": ("processes", r"can't start new thread"),
+    "host_memory": ("host_memory", r"MemoryError"),
+    "host_memory_in_torch": ("host_memory", r"allocate"),
+    "device_memory": ("device_memory", r"20.00 GiB"),
+    "device_assert": ("device_error", r"device-side assert"),
+    "device_broken": (None, r"uncorrectable NVLink error"),
+    "module": ("missing_module", r"a_module_that_is_missing"),
+    "file": ("exception", r"part-00017.parquet"),
+    "not_finite": ("not_finite", r"loss is NaN"),
+    "loader_worker": ("loader_worker", r"loader worker"),
+    "hang": ("hang", r"which it never entered.*is at causes.py:\d+ in fail"),
+    "missing": ("missing", r"never entered .*collective number \d+.*it was at causes.py:\d+ in fail"),
+    "stopped": (None, r"stopped by a signal"),
+    "order": ("mismatch", r"different orders"),
+    "kernel_kill": ("out_of_memory", r"the kernel was out of memory.*the rank had used 0\.\d GiB"),
+    "kernel_kill_of_worker": ("out_of_memory", r"loader worker"),
+    "wrapped": ("exception", r"KeyError: 'label'"),
+    "cleanup": ("exception", r"after KeyError: 'label'"),
+}
+#: Kinds that take a minute each.
+SLOW = ("order",)
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Size of the gang, the rank that fails, and the steps before that."""
+
+    ranks: int
+    failing: int
+    steps: int
+
+
+VARIATIONS = (
+    Variation(2, 1, 3), Variation(2, 0, 3), Variation(3, 1, 0), Variation(4, 3, 12), Variation(4, 2, 40),
+)  # fmt: skip
+
+
+def document(kind: str, variation: Variation, **more: Any) -> dict[str, Any]:
+    """Return the configuration of a trial that fails in this way."""
+    return {
+        "name": "causes",
+        "entrypoint": ["python", "causes.py", kind, str(variation.failing), str(variation.steps)],
+        "model_dir": "code",
+        "max_restarts": 0,
+        "hang_timeout": 8,
+        "resources": {"slots_per_trial": variation.ranks, "resource_pool": "pair"},
+        "environment": {"variables": {"OMP_NUM_THREADS": "1"}},
+        **more,
+    }
+
+
+def cases() -> Iterator[tuple[str, Variation]]:
+    """Yield every variation of every kind, slow kinds last."""
+    for variation in VARIATIONS:
+        yield from ((kind, variation) for kind in EXPECTED if kind not in SLOW)
+    for kind in SLOW:
+        yield from ((kind, variation) for variation in VARIATIONS)
+
+
+def problem_of(kind: str, variation: Variation, failure: Any, host: str) -> str:
+    """Return what is wrong with the cause that was found, empty if it is right.
+
+    :param host: host of the failing rank
+    """
+    cause_kind, words = EXPECTED[kind]
+    line = failure.message.partition("\n")[0]
+    named = re.findall(r"^Rank (\d+) on (?:host )?'?([\w-]+)'?", line)
+    if kind == "order":
+        if named:
+            return f"a rank is blamed: {line}"
+    elif named != [(str(variation.failing), host)]:
+        return f"wrong rank or host {named}, expected rank {variation.failing} on {host}: {line}"
+    if failure.cause_kind != cause_kind:
+        return f"kind {failure.cause_kind}, expected {cause_kind}: {line}"
+    return "" if re.search(words, line) else f"without {words!r}: {line}"
