@@ -52,7 +52,7 @@ async def test_the_cause_of_an_injected_failure_is_found(
     kind: str,
     variation: Variation,
 ) -> None:
-    register_pair(engine.hook, pair, monkeypatch)
+    register_pair(engine.hook, pair, monkeypatch, slots=variation.slots)
     ticket = engine.submit(causes.document(kind, variation))
     outcome = await engine.carry(ticket)
     ended_at = time.time()

@@ -57,15 +57,21 @@ SLOW = ("order",)
 
 @dataclass(frozen=True)
 class Variation:
-    """Size of the gang, the rank that fails, and the steps before that."""
+    """Hosts and ranks of the gang, the rank that fails, and the steps before that."""
 
+    hosts: int
     ranks: int
     failing: int
     steps: int
 
+    @property
+    def slots(self) -> int:
+        """Slots that each host offers, so that the gang needs as many hosts."""
+        return self.ranks // self.hosts
+
 
 VARIATIONS = (
-    Variation(2, 1, 3), Variation(2, 0, 3), Variation(3, 1, 0), Variation(4, 3, 12), Variation(4, 2, 40),
+    Variation(2, 2, 1, 0), Variation(1, 2, 0, 3), Variation(2, 4, 2, 20), Variation(2, 2, 0, 12), Variation(1, 2, 1, 3),
 )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def test_an_error_of_a_rank_has_a_kind_and_a_place(error: str, kind: str) -> Non
     found = cause_of([left(0, f"RuntimeError: {CLOSED}", at=9.0), left(1, error)])
     assert found is not None
     assert (found.kind, found.leaving.rank) == (kind, 1)
-    assert found.fact.startswith(error.splitlines()[-1])
+    assert found.fact.startswith(error.splitlines()[-1].rstrip("."))
     assert found.fact.endswith("at train.py:41 in step")
 
 
