@@ -36,6 +36,8 @@ SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100,
 WEIGHTS_LIMIT, WEIGHT_DIGITS = 256, 8
 #: Folders on full file systems that an event ``exit`` names.
 MOUNTS_LIMIT = 16
+#: Faults of GPUs that an event ``exit`` has.
+FAULTS_LIMIT = 64
 #: Facts of an event ``init`` that are kept, and characters of each.
 RUNTIME_FIELDS, RUNTIME_LIMIT = ("python", "executable", "torch", "cuda", "cudnn", "nccl", "backend"), 256
 #: Years up to 5138 are dates in every database.
@@ -234,6 +236,15 @@ def _place(value: Any, _: EventSource) -> bool:
     )
 
 
+def _faults(value: Any, _: EventSource) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= FAULTS_LIMIT
+        and all(isinstance(one, dict) and is_count(one.get("xid")) and is_number(one.get("at")) for one in value)
+        and all(isinstance(one.get("uuid"), str) and len(one["uuid"]) <= 96 for one in value)
+    )
+
+
 def _facts(value: Any, source: EventSource) -> bool:
     names = ("oom_kills", "memory_bytes", "peak_bytes", "open_files")
     return (
@@ -242,6 +253,7 @@ def _facts(value: Any, source: EventSource) -> bool:
         and _maybe(_count)(value.get("memory_limit_bytes"), source)
         and _texts(value.get("full"), source)
         and len(value["full"]) <= MOUNTS_LIMIT
+        and _maybe(_faults)(value.get("faults"), source)
     )
 
 

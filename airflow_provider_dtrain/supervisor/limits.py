@@ -70,6 +70,8 @@ ENVIRONMENTS_BYTES = 200 << 30
 SETUP_S, SETUP_OUTPUT, SETUP_BYTES = 60.0, 64 << 10, 1 << 20
 #: Time in which ranks that are about to be ended write their stacks, and most bytes of one rank's.
 EXIT_STACKS_S, EXIT_STACK_BYTES = 0.5, 8 << 10
+#: Most faults of GPUs that are recorded per run, and that the end of one rank reports.
+FAULTS_LIMIT, FAULTS_SHOWN = 256, 16
 MAX_THREADS = 64
 UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000

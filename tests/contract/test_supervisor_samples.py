@@ -263,3 +263,26 @@ def test_rates_are_per_second_between_two_readings(tmp_path: Path) -> None:
     assert found == {
         "cpu_util": 75.0, "memory_available": 7, "net_sent": 2000.0, "disk_iops": 0.0, "disk_read": float(1 << 20),
     }  # fmt: skip
+
+
+def test_faults_that_the_driver_reports_are_evidence_of_the_rank_on_that_gpu(
+    host: Host, library: Path, tmp_path: Path
+) -> None:
+    events = tmp_path / "events"
+    events.touch()
+    devices = ["GPU-0", "GPU-1"]
+    host.env.update(LD_LIBRARY_PATH=str(library), FAKE_NVML_DEVICES=",".join(devices), FAKE_NVML_EVENTS=str(events))
+    channel = host.channel()
+    # The second rank fails after the driver has reported the fault of its GPU.
+    wait = "import os, time\nwhile not os.path.exists('../device_faults'): time.sleep(0.05)\ntime.sleep(0.2)\n"
+    program = f"{wait}raise SystemExit(int(os.environ['RANK']) and 3)"
+    start(channel, plan("python", "-c", program, ranks=2, devices=devices))
+    # Types: 8 is an Xid error, 2 a double-bit error of the memory.
+    events.write_text("1 8 79\n1 2 0\n")
+
+    def end() -> Any:
+        return next((one for one in channel.events(RUN) if one["kind"] == "exit" and one["rank"] == 1), None)
+
+    found = channel.wait(end)
+    assert found["exit_code"] == 3
+    assert [(one["uuid"], one["xid"]) for one in found["facts"]["faults"]] == [("GPU-1", 79), ("GPU-1", 0)]

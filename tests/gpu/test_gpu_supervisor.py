@@ -134,3 +134,22 @@ def test_a_killed_supervisor_leaves_nothing_on_the_gpu(busy: tuple[Host, Channel
     os.kill(host.supervisor_pid(RUN), signal.SIGKILL)
     until(lambda: not users(), "a free GPU")
     until(lambda: channel.call("fence", run=RUN, token=7, wait_s=2)["clear"], "the answer clear")
+
+
+def test_the_driver_takes_a_registration_for_faults_and_reports_those_of_a_program(one_host: Host) -> None:
+    channel = one_host.channel()
+    # An access outside of its memory: the driver reports Xid 31 or 13.
+    program = (
+        "import time, torch\n"
+        "x = torch.zeros(8, device='cuda')\n"
+        "torch.cuda.synchronize(); time.sleep(2)\n"
+        "source = 'extern \"C\" __global__ void f(float* p) { p[1ull << 40] = 1; }'\n"
+        "kernel = torch.cuda._compile_kernel(source, 'f')\n"
+        "kernel(grid=(1, 1, 1), block=(1, 1, 1), args=(x,))\n"
+        "time.sleep(1)\n"
+        "torch.cuda.synchronize()\n"
+    )
+    start(channel, make_plan(RUN, "python", "-c", program, cpu_slots=False, sampling_interval_s=0.2, devices=[uuid()]))
+    found = channel.wait_event(RUN, "exit")
+    assert "illegal memory access" in found["log_tail"]
+    assert {(one["uuid"], one["xid"]) for one in found["facts"]["faults"]} & {(uuid(), 13), (uuid(), 31)}

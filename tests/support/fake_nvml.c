@@ -3,7 +3,8 @@
  * before it. FAKE_NVML: hang or crash.
  * FAKE_NVML_PROCESSES: a file with the numbers of the processes on the first device, or "lost". Those of another
  * device are in a file with the device's UUID behind a dot. A number may be followed by a colon and MiB in use.
- * FAKE_NVML_REASONS: reasons for reduced clocks, a number. */
+ * FAKE_NVML_REASONS: reasons for reduced clocks, a number.
+ * FAKE_NVML_EVENTS: a file with events to come, a line each: place of the device, type and data as numbers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,10 @@
 struct utilization { unsigned gpu, memory; };
 struct memory { unsigned long long total, free, used; };
 struct process { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; };
+struct event { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; };
 static char names[MOST][64];
+static long events_read;
+static int has_events;
 static int count;
 
 static void read_devices(void) {
@@ -128,4 +132,31 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *most, struct
     is_full = number > *most;
     *most = number;
     return is_full ? 7 : 0;
+}
+int nvmlDeviceGetSupportedEventTypes(void *handle, unsigned long long *types) {
+    *types = is_instance(place_of(handle)) ? 0 : 0x1f;
+    return 0;
+}
+int nvmlEventSetCreate(void **set) { *set = &events_read; return 0; }
+int nvmlEventSetFree(void *set) { (void)set; return 0; }
+int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *set) {
+    (void)handle; (void)set;
+    has_events = types == 0xa;
+    return has_events ? 0 : 3;
+}
+int nvmlEventSetWait_v2(void *set, struct event *found, unsigned milliseconds) {
+    const char *name = getenv("FAKE_NVML_EVENTS");
+    unsigned place;
+    int is_there = 0;
+    FILE *file = name && has_events ? fopen(name, "r") : NULL;
+    (void)set;
+    if (file) {
+        fseek(file, events_read, SEEK_SET);
+        is_there = fscanf(file, "%u %llu %llu", &place, &found->type, &found->data) == 3;
+        if (is_there) { events_read = ftell(file); found->device = names[place]; }
+        fclose(file);
+    }
+    if (is_there) return 0;
+    usleep(milliseconds < 20 ? milliseconds * 1000 : 20000);
+    return 10;
 }

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.lifecycle.failure_cause import CauseKind, cause_of
-from airflow_provider_dtrain.core.lifecycle.rank_exits import HostFacts, RankExit, RankPlace, Remoteness, remoteness
+from airflow_provider_dtrain.core.lifecycle.rank_exits import (
+    DeviceFault,
+    HostFacts,
+    RankExit,
+    RankPlace,
+    Remoteness,
+    remoteness,
+)
 from airflow_provider_dtrain.core.lifecycle.stack_text import frames_of_crash, frames_of_stack, places_of_ranks
 from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
@@ -242,6 +249,27 @@ def test_the_facts_of_the_host_are_part_of_the_sentence() -> None:
     found = cause_of([left(1, "OSError: [Errno 24] Too many open files", facts=HostFacts(open_files=64))])
     assert found is not None
     assert "the limit is 64 files" in found.fact
+
+
+def test_a_fault_of_a_gpu_is_the_cause_also_if_its_rank_reports_a_lost_peer() -> None:
+    faults = [DeviceFault(uuid="GPU-1", xid=63, at=-900.0), DeviceFault(uuid="GPU-1", xid=79, at=8.0)]
+    broken = left(1, REMOTE, at=12.0, facts=HostFacts(faults=faults))
+    found = cause_of([left(0, REMOTE, at=9.0), broken])
+    assert found is not None
+    assert (found.kind, found.leaving.rank) == (CauseKind.DEVICE_BROKEN, 1)
+    assert "GPU-1 reported Xid 79 (it has fallen off the bus) at 00:00:08 UTC" in found.fact
+    page_fault = HostFacts(faults=[DeviceFault(uuid="GPU-1", xid=31, at=8.0)])
+    found = cause_of([left(1, "RuntimeError: CUDA error: an illegal memory access was encountered", facts=page_fault)])
+    assert found is not None
+    assert found.kind == CauseKind.DEVICE_ERROR
+    assert "Xid 31" in found.fact
+
+
+def test_a_fault_of_a_gpu_does_not_explain_an_error_of_the_program() -> None:
+    faults = HostFacts(faults=[DeviceFault(uuid="GPU-1", xid=63, at=8.0)])
+    found = cause_of([left(1, "KeyError: 'label'", facts=faults)])
+    assert found is not None
+    assert (found.kind, "Xid" in found.fact) == (CauseKind.EXCEPTION, False)
 
 
 def test_ranks_with_the_same_error_are_counted_and_the_first_is_named() -> None:

@@ -24,12 +24,23 @@ def rank(number: int, **changes: Any) -> RankReport:
     return RankReport(**{**defaults, **changes})
 
 
+IN_LOOP = {"phase": "compute", "what": "its training loop"}
+
+
+def test_the_collective_that_a_rank_never_entered_is_named_with_the_ranks_that_wait_in_it() -> None:
+    waiting = [rank(i, still_s=12.0, idle_s=12.0, collectives=812) for i in (0, 1, 3)]
+    absent = rank(2, still_s=12.0, idle_s=12.0, collectives=811, **IN_LOOP)
+    verdict = judge([*waiting, absent])
+    (behind,) = verdict.behind
+    assert verdict.waits_text(behind, 100.0) == (
+        "ranks 0, 1 and 3 wait in the gradient exchange, collective number 812, which it never entered, since 00:01:28 UTC"
+    )
+    assert GangVerdict().waits_text(behind, 100.0) == ""
+
+
 def gang(culprit: RankReport, waited_s: float = 11.0, size: int = 4) -> list[RankReport]:
     others = [rank(i, still_s=waited_s, idle_s=waited_s) for i in range(size) if i != culprit.rank]
     return sorted([*others, culprit], key=lambda one: one.rank)
-
-
-IN_LOOP = {"phase": "compute", "what": "its training loop"}
 
 
 @pytest.mark.parametrize(

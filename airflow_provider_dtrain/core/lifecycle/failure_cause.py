@@ -15,6 +15,7 @@ from typing import Self
 from airflow_provider_dtrain.core.lifecycle.rank_exits import (
     RankExit,
     Remoteness,
+    device_fault,
     exceptions_of,
     first_failure,
     has_joined,
@@ -113,7 +114,8 @@ _PATTERNS: Sequence[tuple[CauseKind, re.Pattern[str]]] = [
         (
             CauseKind.DISK_FULL,
             r"No space left on device|\bENOSPC\b|\[Errno 28\]|Disk quota exceeded|\[Errno 122\]|\bEDQUOT\b"
-            r"|File too large|PytorchStreamWriter failed|file write failed|database or disk is full",
+            r"|File too large|PytorchStreamWriter failed|inline_container.*unexpected pos|file write failed"
+            r"|database or disk is full",
         ),
         (
             CauseKind.OPEN_FILES,
@@ -162,6 +164,8 @@ def kind_of(leaving: RankExit) -> CauseKind:
     """Return the kind of failure of a rank that failed by itself."""
     if _was_out_of_memory(leaving):
         return CauseKind.OUT_OF_MEMORY
+    if (fault := device_fault(leaving)) is not None:
+        return CauseKind.DEVICE_BROKEN if fault.is_of_hardware else CauseKind.DEVICE_ERROR
     # The last exception first: the one before it may be an attempt that failed on purpose.
     for text in (leaving.message, *reversed(exceptions_of(leaving)[:-1])):
         for kind, pattern in _PATTERNS:
@@ -197,6 +201,8 @@ def _fact(leaving: RankExit, exits: Sequence[RankExit]) -> str:
         parts.append("because the kernel was out of memory and killed a process of this rank")
     if kind == CauseKind.OUT_OF_MEMORY and (memory := _memory_text(leaving)):
         parts.append(memory)
+    if (fault := device_fault(leaving)) is not None:
+        parts.append(f"{fault.text} at {clock(fault.at - leaving.offset_s)}")
     if kind in (CauseKind.DISK_FULL, CauseKind.SHARED_MEMORY) and leaving.facts.full:
         parts.append(f"full: {', '.join(leaving.facts.full)}")
     if kind == CauseKind.OPEN_FILES and leaving.facts.open_files:

@@ -10,6 +10,50 @@ from typing import Any
 
 from airflow_provider_dtrain.errors import Kind
 
+#: Meaning of the most frequent Xid errors. Source: NVIDIA, "Xid Errors", docs.nvidia.com/deploy/xid-errors.
+XIDS: Mapping[int, str] = {
+    13: "exception of the graphics engine",
+    31: "page fault of its memory",
+    43: "it stopped the program",
+    45: "the driver removed the program",
+    48: "double-bit memory error",
+    63: "memory rows are remapped",
+    64: "memory rows could not be remapped",
+    74: "NVLink error",
+    79: "it has fallen off the bus",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "its firmware does not answer",
+}
+PROGRAM_XIDS = frozenset({13, 31, 43, 45})
+#: A fault of a GPU explains a failure for at most so many seconds.
+FAULT_BEFORE_S = 120.0
+_DEVICE = re.compile(r"CUDA|NCCL|CUBLAS|CUDNN|\bGPU\b|device", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFault:
+    """Fault of a GPU, as its driver reported it."""
+
+    uuid: str
+    #: Number of the error in NVIDIA's list of Xid errors; 0: a double-bit error of its memory.
+    xid: int
+    #: Unix seconds by the clock of the host.
+    at: float
+
+    @property
+    def is_of_hardware(self) -> bool:
+        """False for an error that programs cause, e.g. by an access outside of their memory."""
+        return self.xid not in PROGRAM_XIDS
+
+    @property
+    def text(self) -> str:
+        """The fault in words."""
+        if not self.xid:
+            return f"{self.uuid} reported a double-bit memory error"
+        meaning = XIDS.get(self.xid)
+        return f"{self.uuid} reported Xid {self.xid}{f' ({meaning})' if meaning else ''}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
@@ -28,6 +72,8 @@ class HostFacts:
     full: Sequence[str] = ()
     #: Most files that a process may open; 0: not known.
     open_files: int = 0
+    #: Faults that the driver reported of the rank's GPU before its end, the first one first.
+    faults: Sequence[DeviceFault] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +251,13 @@ def is_aftermath(leaving: RankExit) -> bool:
     return remoteness(leaving) in (Remoteness.UNCERTAIN, Remoteness.AFTERMATH)
 
 
+def device_fault(leaving: RankExit) -> DeviceFault | None:
+    """Return the latest fault of the rank's GPU shortly before its failure, None if another error explains it."""
+    recent = [one for one in leaving.facts.faults if 0 <= leaving.at - one.at <= FAULT_BEFORE_S]
+    is_of_device = (leaving.exit_code or 0) < 0 or _DEVICE.search(leaving.text) is not None
+    return max(recent, key=lambda one: (one.is_of_hardware, one.at)) if recent and is_of_device else None
+
+
 def has_timed_out(leaving: RankExit) -> bool:
     """Return whether the rank gave up a wait for a rank that was there."""
     return _TIMED_OUT.search(leaving.text) is not None
@@ -214,6 +267,9 @@ def remoteness(leaving: RankExit) -> Remoteness:
     """Return how far from the cause the failure of a rank is, by its own record."""
     if leaving.sent_signal:
         return Remoteness.SIGNALLED
+    if (fault := device_fault(leaving)) is not None and fault.is_of_hardware:
+        # Libraries of the exchange report a broken device of their own rank in the same words as a lost peer.
+        return Remoteness.OWN
     chain = exceptions_of(leaving)
     last = _AFTERMATH.search(leaving.message) is not None
     if len(chain) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.rank_exits import HostFacts, RankExit, RankPlace
+from airflow_provider_dtrain.core.lifecycle.rank_exits import DeviceFault, HostFacts, RankExit, RankPlace
 from airflow_provider_dtrain.engine.logs.task_log import printable
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError
 from airflow_provider_dtrain.hosts.wire import plain
@@ -108,7 +108,10 @@ def _facts(values: Mapping[str, Any] | None) -> HostFacts:
         return HostFacts()
     names = ("oom_kills", "memory_limit_bytes", "memory_bytes", "peak_bytes", "open_files")
     full = [plain(path, 200) for path in values["full"]]
-    return HostFacts(**{name: values[name] for name in names}, full=full)
+    faults = [
+        DeviceFault(uuid=plain(one["uuid"], 96), xid=one["xid"], at=one["at"]) for one in values.get("faults") or ()
+    ]
+    return HostFacts(**{name: values[name] for name in names}, full=full, faults=faults)
 
 
 def _lost(host: str, cause: Any) -> HostLostError:

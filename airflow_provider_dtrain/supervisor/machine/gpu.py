@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..names import Json
@@ -109,6 +109,29 @@ class Nvml:
         if memory := self.call("nvmlDeviceGetMemoryInfo", handle):
             found["gpu_free_memory"] = memory.free
         return found
+
+    def fault_events(self, handles: Iterable[Any]) -> Any:
+        """Return an event set that gets the faults of some devices, None if the driver has no such events."""
+        events = self.call("nvmlEventSetCreate")
+        if events is None:
+            return None
+        wanted = self.library.nvmlEventTypeXidCriticalError | self.library.nvmlEventTypeDoubleBitEccError
+        for handle in handles:
+            types = (self.call("nvmlDeviceGetSupportedEventTypes", handle) or 0) & wanted
+            if types:
+                self.call("nvmlDeviceRegisterEvents", handle, types, events)
+        return events
+
+    def next_fault(self, events: Any, wait_ms: int) -> Json | None:
+        """Return the next fault of a device, None if there is none within a time.
+
+        ``uuid``; ``xid``: number of an error as NVIDIA documents it, 0 for a double-bit error of the memory.
+        """
+        found = self.call("nvmlEventSetWait_v2", events, wait_ms)
+        if found is None:
+            return None
+        is_xid = bool(found.eventType & self.library.nvmlEventTypeXidCriticalError)
+        return {"uuid": self.text("nvmlDeviceGetUUID", found.device), "xid": int(found.eventData) if is_xid else 0}
 
     def processes(self, handle: Any) -> list[tuple[int, int]] | None:
         """Return pid and used bytes of every compute process on a device, None if the driver does not list them."""

@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from ..file_access import read_text
 from ..files.layout import RunFolder
 from ..files.progress_page import read_page
-from ..limits import EXIT_STACK_BYTES, EXIT_STACKS_S
+from ..limits import EXIT_STACK_BYTES, EXIT_STACKS_S, FAULTS_SHOWN
 from ..machine.host import memory_bytes
 from ..machine.processes import boottime
 from ..names import Json
 from .cgroup import Cgroup, cgroup_folders
+from .device_faults import DeviceFaults
 from .ranks import Rank, oom_kills
 from .stacks import Stack
 
@@ -73,6 +74,11 @@ class ExitEvidence:
         """Record the resources that a process has used."""
         self._peaks[pid] = usage.ru_maxrss * 1024
 
+    def _faults(self, device: str) -> list[Json]:
+        """Return the first faults of a rank's GPU, as the driver reported them."""
+        faults = DeviceFaults(self.folder).read() if device else []
+        return [fault for fault in faults if fault["uuid"] == device][:FAULTS_SHOWN]
+
     def collect_stacks(self, ranks: Iterable[Rank]) -> None:
         """Record the Python stacks of ranks that are about to be ended. Takes half a second at most."""
         deadline = time.monotonic() + EXIT_STACKS_S
@@ -98,6 +104,7 @@ class ExitEvidence:
                 "peak_bytes": self._peaks.get(rank.pid, 0),
                 "full": full_folders([self.folder.path, tempfile.gettempdir(), "/dev/shm"]),  # noqa: S108 - only measured
                 "open_files": self._open_files.get(rank.pid, 0),
+                "faults": self._faults(str(rank.plan["device"] or "")),
             }
         return found
 

@@ -19,6 +19,7 @@ from ..limits import SAMPLES_LIMIT
 from ..machine.gpu import Nvml
 from ..machine.processes import die_with_parent, set_name
 from ..names import CONTAINER_INTERFACES, SAMPLER_NAME, Json
+from .device_faults import DeviceFaults
 from .host_facts import GpuFacts, HostFacts
 from .stray_ranks import DeviceCheck
 
@@ -43,7 +44,9 @@ class Sampler:
         limit: int = SAMPLES_LIMIT,
         check: DeviceCheck | None = None,
         ranks: Sequence[Json] = (),
+        faults: DeviceFaults | None = None,
     ) -> None:
+        self.faults = faults
         self.interval_s = interval_s
         self.devices = devices
         self.check = check
@@ -153,6 +156,9 @@ class Sampler:
             if nvml is None:
                 return
             handles = [(uuid, nvml.handle_of(uuid)) for uuid in self.devices]
+            if self.faults is not None:
+                known = [handle for _, handle in handles if handle is not None]
+                threading.Thread(target=self.faults.watch, args=(nvml, known), daemon=True).start()
             while True:
                 found = [{"uuid": uuid, **nvml.load(handle)} for uuid, handle in handles if handle is not None]
                 if self.gpu_facts.is_due():
@@ -193,7 +199,10 @@ def start_sampler(folder: RunFolder, interval_s: float, ranks: list[Json]) -> in
             check = DeviceCheck(folder, ranks)
             devices = list(dict.fromkeys(rank["device"] for rank in ranks if rank["device"]))
             if interval_s:
-                Sampler(folder.file("samples"), max(0.1, interval_s), devices, check=check, ranks=ranks).run()
+                faults = DeviceFaults(folder)
+                Sampler(
+                    folder.file("samples"), max(0.1, interval_s), devices, check=check, ranks=ranks, faults=faults
+                ).run()
             else:
                 check.run()
     except BaseException:
