@@ -33,7 +33,8 @@ def test_the_collective_that_a_rank_never_entered_is_named_with_the_ranks_that_w
     verdict = judge([*waiting, absent])
     (behind,) = verdict.behind
     assert verdict.waits_text(behind, 100.0) == (
-        "ranks 0, 1 and 3 wait in the gradient exchange, collective number 812, which it never entered, since 00:01:28 UTC"
+        "ranks 0, 1 and 3 wait in the gradient exchange, collective number 812, which it never entered, "
+        "since 00:01:28 UTC"
     )
     assert GangVerdict().waits_text(behind, 100.0) == ""
 
