@@ -84,6 +84,8 @@ def document(kind: str, variation: Variation, **more: Any) -> dict[str, Any]:
         "max_restarts": 0,
         "hang_timeout": 8,
         "resources": {"slots_per_trial": variation.ranks, "resource_pool": "pair"},
+        # The policy for an error of a device would come first.
+        "log_policies": [{"name": "CUDA OOM"}, {"name": "ECC Error"}],
         "environment": {"variables": {"OMP_NUM_THREADS": "1"}},
         **more,
     }

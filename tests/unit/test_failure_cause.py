@@ -93,6 +93,8 @@ def signalled(rank: int, **more: Any) -> RankExit:
         ("RuntimeError: CUDA error: device-side assert triggered", "device_error"),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "device_broken"),
         ("MemoryError", "host_memory"),
+        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598", "disk_full"),
+        ("LoaderWorkerError: A worker ended by itself. If the host or its /dev/shm is full, lower it", "loader_worker"),
         ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory", "host_memory"),
         ("numpy.core._exceptions._ArrayMemoryError: Unable to allocate 8.0 GiB for an array", "host_memory"),
         ("ModuleNotFoundError: No module named 'timm'", "missing_module"),

@@ -109,7 +109,7 @@ _PATTERNS: Sequence[tuple[CauseKind, re.Pattern[str]]] = [
         (
             CauseKind.SHARED_MEMORY,
             r"out of shared memory|unable to (?:open|mmap|allocate|resize|write to) (?:file|shared memory)"
-            r"|/dev/shm|Unexpected bus error",
+            r"|Unexpected bus error",
         ),
         (
             CauseKind.DISK_FULL,
@@ -193,7 +193,7 @@ def _was_out_of_memory(leaving: RankExit) -> bool:
 def _fact(leaving: RankExit, exits: Sequence[RankExit]) -> str:
     """Return the message of a rank, with facts of its host, the place, and the ranks with the same error."""
     chain = exceptions_of(leaving)
-    parts = [_first_line(leaving.message).rstrip(" .")]
+    parts = [_first_line(leaving.message).rstrip(" .:")]
     if len(chain) > 1 and chain[0].partition(":")[0] != chain[-1].partition(":")[0]:
         parts.append(f"after {chain[0][:300].rstrip(' .')}")
     kind = kind_of(leaving)
