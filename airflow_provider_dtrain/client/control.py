@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_dtrain.client.common_answers import Message
 from airflow_provider_dtrain.client.session import Session
-from airflow_provider_dtrain.core.lifecycle.control import Change, HostVerb, Noun, Verb
+from airflow_provider_dtrain.core.lifecycle.control import Change, Deadline, HostVerb, Noun, Verb
 
 
 class ServerControl:
@@ -24,8 +24,15 @@ class ServerControl:
         """Change labels, priority and share of a trial or an experiment, all of them or none."""
         return self._send("PATCH", f"/{noun}s/{number}", change)
 
+    def drain(self, name: str, reason: str = "", *, deadline: Deadline | None = None, dry_run: bool = False) -> str:
+        """Grant no new slots on a host, and with a deadline let its gangs resume elsewhere."""
+        body: dict[str, Any] = {"reason": reason}
+        if deadline is not None:
+            body |= {"by": deadline.by.isoformat(), "kill_at_deadline": deadline.kills, "dry_run": dry_run}
+        return self._send("POST", f"/hosts/{name}/drain", body)
+
     def host(self, name: str, verb: HostVerb, *, slot: int | None = None) -> str:
-        """Drain, enable or disable a host, or enable or disable one of its slots."""
+        """Enable or disable a host, or one of its slots."""
         of = f"/hosts/{name}" if slot is None else f"/hosts/{name}/slots/{slot}"
         return self._send("POST", f"{of}/{verb}", None if verb == "enable" or slot is not None else {})
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, HostVerb, Noun, Verb
+from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, Deadline, HostVerb, Noun, Verb
 from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_ENDED, TRIAL_LIVE, HostState
+from airflow_provider_dtrain.core.scheduling.evacuation import time_text
+from airflow_provider_dtrain.engine.upkeep.evacuation import effects, evacuate, lines, trials_due
 from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node, runs_on
 from airflow_provider_dtrain.errors import ConflictError, UserError
 
@@ -22,7 +25,7 @@ Takeover = Callable[[Sequence[int], str], str]
 Reach = Callable[[str], None]
 
 
-_DONE: Mapping[HostVerb, str] = {"drain": "drained", "enable": "enabled", "disable": "disabled"}
+_DONE: Mapping[HostVerb, str] = {"enable": "enabled", "disable": "disabled"}
 
 
 class StoreControl:
@@ -132,8 +135,38 @@ class StoreControl:
             parts.append(f"Warning: trials that request more slots can never start: {', '.join(wider)}")
         return " ".join(parts)
 
+    def drain(self, name: str, reason: str = "", *, deadline: Deadline | None = None, dry_run: bool = False) -> str:
+        """Grant no new slots on a host, and with a deadline let its gangs resume elsewhere.
+
+        :param reason: shown to other users
+        :param deadline: None = gangs may finish
+        :param dry_run: only return what would happen
+        :raises NotFoundError: there is no such host
+        :raises ConflictError: it is the node of a job
+        """
+        record = self.store.hosts.get(name)
+        refuse_node(self.store, record, "be drained")
+        reason = reason or f"drained by {self.by}"
+        head = f"Host '{name}' gets no new gangs."
+        if deadline is None:
+            if not dry_run:
+                self.store.hosts.set_state(name, HostState.DRAINING, reason, by=self.by)
+            return f"{head} Running trials may finish."
+        if deadline.by > self.store.db.now():
+            head = f"{head} It is to be empty by {time_text(deadline.by)}."
+        if dry_run:
+            states.check("host", record.state, HostState.DRAINING)
+            return lines(head, effects(self.store, name, deadline))
+        found = evacuate(self.store, name, deadline, reason, self.by)
+        due = trials_due(self.store, name, deadline)
+        unfollowed = self.store.recovery.unfollowed
+        alone = [trial_id for trial_id in due if unfollowed(trial_id=trial_id, has_ranks=True)]
+        if alone:
+            found.append(self.takeover(alone, f"hosts drain {name} --now"))
+        return lines(head, found)
+
     def host(self, name: str, verb: HostVerb, *, slot: int | None = None, reason: str = "") -> str:
-        """Drain, enable or disable a host, or enable or disable one of its slots.
+        """Enable or disable a host, or one of its slots.
 
         :param reason: shown to other users
         :raises NotFoundError: there is no such host or slot
@@ -151,9 +184,6 @@ class StoreControl:
                 self.reach(name)
             self.store.hosts.set_state(name, HostState.READY, by=self.by)
             return f"Host '{name}' gets gangs again."
-        if verb == "drain":
-            self.store.hosts.set_state(name, HostState.DRAINING, reason or f"drained by {self.by}", by=self.by)
-            return f"Host '{name}' gets no new gangs. Running trials may finish."
         running = [str(view.trial_id) for view in runs_on(self.store, name)]
         self.store.hosts.set_state(name, HostState.DISABLED, reason or f"disabled by {self.by}", by=self.by)
         for trial_id in running:

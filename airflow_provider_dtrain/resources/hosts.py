@@ -61,6 +61,8 @@ class ClusterHost:
     state_since: datetime | None = None
     #: Slow ranks that were named on it in the last seven days.
     slow_ranks: int = 0
+    #: Time by which no gang may be left on a draining host; None: its gangs may finish.
+    drain_by: datetime | None = None
     slot_type: SlotType = "cuda"
     device_name: str | None = None
     slots: list[Slot]

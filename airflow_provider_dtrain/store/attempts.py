@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, TRIAL_SUCCEEDED, AttemptState
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.lifecycle.timing import AWAY_FOR
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError
 from airflow_provider_dtrain.store.database import statements
@@ -41,7 +42,7 @@ from airflow_provider_dtrain.store.queue.transitions import (
     ungrant,
 )
 from airflow_provider_dtrain.store.records.trials import HANDED_OVER, AttemptView, EndState, Ticket, TrialKey
-from airflow_provider_dtrain.store.timeline.notes import note_build
+from airflow_provider_dtrain.store.timeline.notes import note_build, note_once, set_note_value
 from airflow_provider_dtrain.store.trials import ticket_of
 from airflow_provider_dtrain.store.views import attempt_view, attempt_views
 
@@ -259,14 +260,20 @@ class Attempts:
         set_trial(conn, attempt.trial_id, "running")
 
     @writes
-    def set_stopping(self, conn: Connection, attempt_id: int, watch: int, reason: str) -> None:
+    def set_stopping(
+        self, conn: Connection, attempt_id: int, watch: int, reason: str, *, evacuated_from: str | None = None
+    ) -> None:
         """Record that the gang is being stopped. Repeatable.
 
         :param reason: why, in words
+        :param evacuated_from: the host that its gang leaves, None for another reason
         :raises StaleWatchError: the watch is not current
         """
         attempt = guard(conn, attempt_id, watch)
         set_attempt(conn, attempt, AttemptState.STOPPING, reason=reason)
+        if evacuated_from is not None:
+            kind, now = TimelineKind.EVACUATED, self.db.now()
+            note_once(conn, attempt.trial_id, kind, now, attempt_id=attempt_id, host=evacuated_from, message=reason)
         old = str(conn.scalar(sa.select(allocations.c.state).where(allocations.c.id == attempt.allocation_id)))
         if old in {"granted", "starting", "running"}:
             set_allocation(conn, attempt.allocation_id, old, "stopping")
@@ -346,6 +353,7 @@ class Attempts:
         reason: str,
         paused: bool,
         failure: Mapping[str, Any] | None = None,
+        left_at: int | None = None,
     ) -> Ticket:
         """End an attempt that released its gang for a preemption or a pause. Repeatable.
 
@@ -356,6 +364,7 @@ class Attempts:
         :param paused: True: because a user paused the trial. Whether the trial waits or stays paused follows from
             the requests in the store at this time.
         :param failure: the death of a rank in a shard on the way out, which counts for the shard
+        :param left_at: the last step that its ranks finished, None if they did not report it
         :raises StaleWatchError: the watch is not current
         :raises ConflictError: the attempt has ended otherwise, or its gang is held for several tasks
         """
@@ -375,6 +384,7 @@ class Attempts:
         now = self.db.now()
         died = {"failure": failure} if failure is not None else {}
         set_attempt(conn, attempt, AttemptState.PREEMPTED, reason=reason, ended_at=now, **died)
+        set_note_value(conn, attempt.trial_id, TimelineKind.EVACUATED, attempt_id, left_at)
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
         expire(conn, now, row)
         new = request_again(conn, now, row, "" if paused else reason, held_until=now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -37,8 +38,11 @@ from airflow_provider_dtrain.store.database.transactions import (
 )
 from airflow_provider_dtrain.store.meter import Metric
 from airflow_provider_dtrain.store.pools import pool_for_host
+from airflow_provider_dtrain.store.queue.evacuations import gangs_on
 from airflow_provider_dtrain.store.queue.held_gangs import gang_text
 from airflow_provider_dtrain.store.queue.slot_release import held_rows, release_host, settle_draining
+from airflow_provider_dtrain.store.queue.transitions import ungrant
+from airflow_provider_dtrain.store.records.queue import GangOnHost
 from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord, SlotView
 from airflow_provider_dtrain.store.views import attempt_views, store_mark
 
@@ -129,6 +133,46 @@ class Hosts:
         :param reason: shown to users
         :raises IllegalTransitionError: the table of transitions does not allow it
         """
+        self._set_state(conn, name, state, reason, by)
+
+    @writes
+    def drain(
+        self,
+        conn: Connection,
+        name: str,
+        reason: str,
+        *,
+        deadline: datetime | None = None,
+        kills: bool = False,
+        by: str = "",
+    ) -> None:
+        """Grant no new slots on a host, and record the time by which no gang may be left there.
+
+        The follower of each gang reads the deadline. A later call replaces an earlier one.
+
+        :param reason: shown to users
+        :param deadline: aware; a time that has passed means at once; None = gangs may finish
+        :param kills: gangs that cannot resume from a checkpoint are ended at the deadline
+        :param by: the user
+        :raises IllegalTransitionError: the table of transitions does not allow it
+        """
+        row = self._set_state(conn, name, HostState.DRAINING, reason, by)
+        if deadline is None:
+            return
+        conn.execute(hosts.update().where(hosts.c.name == name).values(drain_by=deadline, drain_kills=kills))
+        until = f"until={deadline.isoformat(timespec='seconds')}{' kills' if kills else ''}"
+        self.db.audit(conn, by, "host evacuated", name, f"{until} {reason}".strip())
+        now = self.db.now()
+        if deadline <= now:
+            _revoke_grants(conn, now, name, f"host '{name}' is evacuated")
+            settle_draining(conn, now, row.pool)
+
+    @reads
+    def gangs_on(self, conn: Connection, name: str) -> Sequence[GangOnHost]:
+        """Return the gangs that hold slots on a host, in the order of their requests."""
+        return gangs_on(conn, name)
+
+    def _set_state(self, conn: Connection, name: str, state: HostState, reason: str, by: str) -> HostRow:
         row = _locked_host(conn, name)
         if (row.state, state) == ("drained", "draining"):
             state = HostState.DRAINED
@@ -141,8 +185,10 @@ class Hosts:
             if state == "lost":
                 count(conn, Metric.HOST_LOST, pool_name=row.pool)
         bump(conn, row.pool)
-        conn.execute(hosts.update().where(hosts.c.name == name).values(state_reason=reason))
+        no_deadline = {"drain_by": None, "drain_kills": False}
+        conn.execute(hosts.update().where(hosts.c.name == name).values(state_reason=reason, **no_deadline))
         settle_draining(conn, now, row.pool)
+        return row
 
     @writes
     def set_variables(self, conn: Connection, name: str, changes: Mapping[str, str | None], *, by: str = "") -> None:
@@ -309,6 +355,14 @@ def _locked_host(conn: Connection, name: str) -> HostRow:
     lock_pool(conn, pool)
     row: HostRow = conn.execute(sa.select(hosts).where(hosts.c.name == name)).one()
     return row
+
+
+def _revoke_grants(conn: Connection, now: datetime, host: str, reason: str) -> None:
+    """Return grants of a host that no follower has taken up to the queue. No process was started under them."""
+    on_host = sa.select(allocation_slots.c.allocation_id).where(held_rows(), allocation_slots.c.host == host)
+    where = (allocations.c.id.in_(on_host), allocations.c.state == "granted", allocations.c.trial_id.is_not(None))
+    for row in conn.execute(sa.select(allocations).where(*where)).all():
+        ungrant(conn, now, row, reason)
 
 
 def _no_host(conn: Connection, name: str) -> NotFoundError:

@@ -6,9 +6,11 @@ A value that a type refuses is a usage error (exit 2).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
@@ -143,6 +145,26 @@ def seconds(text: str) -> float:
             f"a time must be seconds, or a number with s, m, h or d (36h), got {text[:40]!r}"
         )
     return float(number) * factor
+
+
+def deadline(text: str) -> datetime:
+    """Return the time that ``2026-01-31T22:00``, ``22:00`` (the next one) or ``2h`` (from now on) means.
+
+    A time without a zone is in the zone of this machine.
+    """
+    now = datetime.now().astimezone()
+    if re.match(r"\d{1,2}:\d{2}\Z", text, re.ASCII):
+        hour, minute = map(int, text.split(":"))
+        if hour < 24 and minute < 60:
+            today = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+            return today if today > now else today + timedelta(days=1)
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text).astimezone()
+    with contextlib.suppress(argparse.ArgumentTypeError, OverflowError):
+        return now + timedelta(seconds=seconds(text))
+    raise argparse.ArgumentTypeError(
+        f"a deadline must be a time (22:00, 2026-01-31T22:00) or a length (90m, 2h), got {text[:40]!r}"
+    )
 
 
 def share(text: str) -> float:

@@ -90,6 +90,8 @@ def host_row(host: ClusterHost) -> dict[str, Any]:
         "connection": None if details is None else details.conn_id,
         "python": None if details is None else details.python,
         "torch": None if details is None else details.torch,
+        "empty_by": host.drain_by,
+        "gangs_left": len(gangs_of(host)) if host.drain_by is not None else None,
         "reason": host.state_reason or None,
         "findings": host.findings.splitlines(),
         "slow_ranks": host.slow_ranks,
@@ -99,8 +101,13 @@ def host_row(host: ClusterHost) -> dict[str, Any]:
     }
 
 
+def gangs_of(host: ClusterHost) -> set[int]:
+    """Return the allocations that hold slots of a host."""
+    return {one.allocation_id for one in host.slots if one.allocation_id is not None}
+
+
 def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
-    """Print hosts. A table has columns for jobs, slow ranks, environments and other stores only if a host has some."""
+    """Print hosts. A table has columns for jobs, findings, slow ranks, deadlines and the like only if a host has some."""
     if is_table(args):
         is_shared = any(row["other_stores"] for row in rows)
         rows = [{name: value for name, value in row.items() if is_shared or name != "other_stores"} for row in rows]
@@ -112,6 +119,9 @@ def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
         rows = [{name: value for name, value in row.items() if has_jobs or name != "job"} for row in rows]
         has_slow = any(row.get("slow_ranks") for row in rows)
         rows = [{name: value for name, value in row.items() if has_slow or name != "slow_ranks"} for row in rows]
+        if not any(row.get("empty_by") for row in rows):
+            hidden = ("empty_by", "gangs_left")
+            rows = [{name: value for name, value in row.items() if name not in hidden} for row in rows]
         for row in rows if is_shared else ():
             row["other_stores"] = _few(row["other_stores"])
         rows = [_with_clock(row) for row in _with_environments(rows)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from airflow_provider_dtrain.core.lifecycle.control import Deadline
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.errors import UsageError
-from airflow_provider_dtrain.terminal.cluster import host_row, show_hosts
+from airflow_provider_dtrain.terminal.cluster import gangs_of, host_row, show_hosts
 from airflow_provider_dtrain.terminal.output import confirm, hint, note, show_one
 
 if TYPE_CHECKING:
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle.control import Change, HostVerb, Noun, Verb
     from airflow_provider_dtrain.terminal.source import Source
 
+#: Seconds between two readings of a host that is to be empty.
+WAIT_POLL_S = 2.0
 _LABELS = "--name, --description, --tag or --untag"
 #: Command that shows the effect of a request to a trial.
 _NEXT = {"pause": "trials activate", "activate": "explain", "stop": "trials describe", "kill": "explain"}
@@ -30,8 +35,11 @@ class Control(Protocol):
     def set(self, noun: Noun, number: int, change: Change) -> str:
         """Change labels, priority and share of a trial or an experiment, all of them or none."""
 
+    def drain(self, name: str, reason: str = "", *, deadline: Deadline | None = None, dry_run: bool = False) -> str:
+        """Grant no new slots on a host, and with a deadline let its gangs resume elsewhere."""
+
     def host(self, name: str, verb: HostVerb, *, slot: int | None = None) -> str:
-        """Drain, enable or disable a host, or enable or disable one of its slots."""
+        """Enable or disable a host, or one of its slots."""
 
 
 def _trial(verb: Verb) -> Callable[[Namespace, Source, Control], None]:
@@ -107,7 +115,7 @@ kill_experiment = _experiment("kill", "Kill experiment {}? Running trials lose t
 
 def _host(verb: HostVerb) -> Callable[[Namespace, Source, Control], None]:
     def run(args: Namespace, source: Source, control: Control) -> None:
-        slot = None if verb == "drain" else args.slot
+        slot = args.slot
         if verb == "disable" and slot is None and not _agreed_for_host(args, source):
             return
         note(control.host(args.host, verb, slot=slot))
@@ -116,8 +124,7 @@ def _host(verb: HostVerb) -> Callable[[Namespace, Source, Control], None]:
         rows = [one for one in source.cluster(None).hosts if one.name == args.host]
         show_hosts(args, [host_row(one) for one in rows])
         if verb != "enable":
-            ends = any(one.state == "draining" for one in rows)
-            hint("airflow dtrain queue list" if ends else f"airflow dtrain hosts enable {args.host}")
+            hint(f"airflow dtrain hosts enable {args.host}")
 
     return run
 
@@ -140,7 +147,43 @@ def _agreed_for_host(args: Namespace, source: Source) -> bool:
     return not held or _agreed(args, f"Disable host '{args.host}' and kill its trials?")
 
 
-drain_host = _host("drain")
+def drain_host(args: Namespace, source: Source, control: Control) -> None:
+    """Drain hosts, with a deadline or without one, and wait until they are empty if the user wants to."""
+    if args.now and args.by is not None:
+        raise UsageError("--now and --by are two deadlines: give one of them.")
+    by = datetime.now(UTC) if args.now else args.by
+    if by is None and (args.kill_at_deadline or args.dry_run):
+        raise UsageError("--kill-at-deadline and --dry-run belong to a deadline: give --now or --by TIME.")
+    deadline = None if by is None else Deadline(by=by, kills=args.kill_at_deadline)
+    names = list(dict.fromkeys(args.host))
+    for name in names:
+        note(control.drain(name, args.reason or "", deadline=deadline, dry_run=args.dry_run))
+    if args.dry_run:
+        note("Nothing was changed.")
+        return
+    if args.wait:
+        _until_empty(source, names)
+    rows = [one for one in source.cluster(None).hosts if one.name in names]
+    show_hosts(args, [host_row(one) for one in rows])
+    ends = any(one.state == "draining" for one in rows)
+    hint("airflow dtrain queue list" if ends else f"airflow dtrain hosts enable {names[0]}")
+
+
+def _until_empty(source: Source, names: Sequence[str]) -> None:
+    """Print which gangs hold slots on hosts whenever that changes, and return when none does."""
+    shown: dict[str, set[int]] = {}
+    while True:
+        left = {one.name: gangs_of(one) for one in source.cluster(None).hosts if one.name in names}
+        for name, gangs in left.items():
+            if gangs != shown.get(name):
+                text = f"gangs {', '.join(map(str, sorted(gangs)))} hold slots" if gangs else "is empty"
+                note(f"Host '{name}': {text}.")
+        shown = left
+        if not any(left.values()):
+            return
+        time.sleep(WAIT_POLL_S)
+
+
 enable_host = _host("enable")
 disable_host = _host("disable")
 

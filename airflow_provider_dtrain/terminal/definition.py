@@ -27,7 +27,17 @@ def _hosts() -> Group:
             _command("hosts", "probe", "Probe hosts again and store the results", _ANY_HOSTS, _HOST_KEY),
             _command("hosts", "check", "Measure hosts and name slow ones", _ANY_HOSTS, a.ONLY_POOL, *_CHECK),
             _command("hosts", "set", "Set the environment of a host's ranks", a.HOST, *_VARIABLES, function="set_host"),
-            a.controls("host", "drain", "Grant no new slots on a host; running trials may finish", a.HOST),
+            a.controls(
+                "host",
+                "drain",
+                "Grant no new slots on hosts; running trials may finish, or resume elsewhere",
+                Arg(("host",), help="Names of the hosts", type=a.name, nargs="+"),
+                *_EVACUATION,
+                _KILL_AT_DEADLINE,
+                Arg(("--wait",), help="Return once the hosts are empty", action="store_true"),
+                _DRY_RUN,
+                _REASON,
+            ),
             a.controls("host", "enable", "Enable a host, or one of its slots", a.HOST, _SLOT),
             a.controls("host", "disable", "Drain a host and kill its trials, or disable a slot", a.HOST, _SLOT, a.YES),
             _command("hosts", "remove", "Remove a host", a.HOST, _FORCE, _DRY_RUN, a.YES),
@@ -127,6 +137,21 @@ _CHECK = (
         metavar="SHARE",
     ),
     Arg(("--python",), help="Interpreter with PyTorch on the hosts (default: that of each host)", metavar="FILE"),
+)
+_REASON = Arg(("--reason",), help="Reason, shown to other users")
+_EVACUATION = (
+    Arg(("--now",), help="Gangs there save at their next step and resume elsewhere", action="store_true"),
+    Arg(
+        ("--by",),
+        help="As --now, for gangs that have not ended shortly before TIME:\n22:00, 2026-01-31T22:00, or 2h from now",
+        type=a.deadline,
+        metavar="TIME",
+    ),
+)
+_KILL_AT_DEADLINE = Arg(
+    ("--kill-at-deadline",),
+    help="End gangs that cannot resume from a checkpoint at that time as well; they start again",
+    action="store_true",
 )
 _FORCE = Arg(
     ("--force",), help="Remove the host even if trials run there; lists the trials that it ends", action="store_true"
@@ -430,7 +455,6 @@ def _gc() -> Command:
 
 
 _LENGTH = {"help": "New length of the leases, e.g. 1h", "type": a.seconds, "dest": "hold_for", "metavar": "TIME"}
-_REASON = Arg(("--reason",), help="Reason, shown to other users")
 
 
 def _maintenance() -> Group:

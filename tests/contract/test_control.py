@@ -192,7 +192,7 @@ def test_the_priority_of_a_trial_that_has_ended_is_not_changed(control, search):
 
 def test_a_host_is_drained_enabled_and_disabled(control, search):
     ticket, store = search.start(0, slots=1), search.store
-    assert control.host("a", "drain") == "Host 'a' gets no new gangs. Running trials may finish."
+    assert control.drain("a") == "Host 'a' gets no new gangs. Running trials may finish."
     assert (store.hosts.get("a").state, store.hosts.get("a").state_reason) == ("draining", "drained by ann")
     assert control.host("a", "enable") == "Host 'a' gets gangs again."
     assert control.host("a", "disable") == f"Host 'a' is disabled. Trials {ticket.trial_id} are killed."

@@ -14,7 +14,7 @@ READY = Slot(device="GPU-2")
 
 
 def mark(**changes: Any) -> HostMark:
-    usual = HostMark("n1", "big", "ready", "", None, "cuda", None, "", "H100", 4, (), (HeldRange(7, 1, 2),))
+    usual = HostMark("n1", "big", "ready", "", None, None, "cuda", None, "", "H100", 4, (), (HeldRange(7, 1, 2),))
     return usual._replace(**changes)
 
 

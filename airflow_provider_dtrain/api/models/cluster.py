@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.resources.hosts import ClusterHost
@@ -39,6 +39,19 @@ class Reason(Model):
 
     #: Shown to all users; empty: the user's name.
     reason: str = Field(default="", max_length=1000)
+
+
+class DrainBody(Reason):
+    """Body of the request to drain a host."""
+
+    #: Time by which no gang may be left: those that can resume save and resume elsewhere. None: all may finish.
+    by: AwareDatetime | None = None
+    #: The deadline is now. ``by`` is not given then.
+    now: bool = False
+    #: Gangs that cannot resume from a checkpoint are ended at the deadline, and start again.
+    kill_at_deadline: bool = False
+    #: Only answer what would happen.
+    dry_run: bool = False
 
 
 class HostAction(Model):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Literal, TypedDict
 
 #: What a user controls as a whole.
@@ -12,7 +14,17 @@ ControlRequest = Literal["pause", "stop", "kill"]
 #: A request, or the end of a pause.
 Verb = Literal["pause", "activate", "stop", "kill"]
 #: A change of a host; of a slot ``enable`` or ``disable``.
-HostVerb = Literal["drain", "enable", "disable"]
+HostVerb = Literal["enable", "disable"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    """Time by which no gang may be left on a draining host."""
+
+    #: Aware; a time that has passed means at once.
+    by: datetime
+    #: Gangs that cannot resume from a checkpoint are ended then, and start again.
+    kills: bool = False
 
 
 class Change(TypedDict, total=False):

@@ -41,6 +41,7 @@ class TimelineKind(Explained):
     CHECKPOINT = "checkpoint", "its ranks saved a checkpoint"
     RUNG = "rung", "it reported its metric at a rung, and the searcher answered"
     GIVE_WAY = "give_way", "the queue asked it to release its slots for a more urgent request"
+    EVACUATED = "evacuated", "a host had to become empty, so it was asked to save and resume on other hosts"
     STOP_REQUESTED = "stop_requested", "a user requested that it ends with its best result so far"
     KILL_REQUESTED = "kill_requested", "a user requested that it is killed"
     RANK_FAILED = "rank_failed", "a rank of it ended with an error"

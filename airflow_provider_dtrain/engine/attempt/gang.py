@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.rank_exits import DeviceFault, HostFacts, RankExit, RankPlace
+from airflow_provider_dtrain.core.untrusted_json import is_count
 from airflow_provider_dtrain.engine.logs.task_log import printable
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError
 from airflow_provider_dtrain.hosts.wire import plain
@@ -30,6 +31,8 @@ class GangEnd:
     asked: bool = False
     #: Rank 0 left its loop because it was asked to: training is not complete.
     left_early: bool = False
+    #: The last step that it had finished then, as it reported it.
+    left_at: int | None = None
     #: host -> reason of its ``ended`` event
     ended: dict[str, str] = field(default_factory=dict)
     #: host -> why it was given up
@@ -71,6 +74,7 @@ class GangEnd:
                 self.stepping.add(int(event.get("rank", -1)))
             case "stopped":
                 self.left_early = True
+                self.left_at = event["step"] if is_count(event.get("step")) else self.left_at
             case "exit":
                 # A rank ends once, however often its host reports it.
                 if all(known.rank != event["rank"] for known in self.exits):

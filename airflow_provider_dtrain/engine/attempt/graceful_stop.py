@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import STOP_AGAIN_S
+from airflow_provider_dtrain.core.scheduling.evacuation import Drain, ask_at, time_text
 from airflow_provider_dtrain.errors import HostError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.gang import Gang
     from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.store.records.queue import Evacuation
 
 
 class GiveWay:
@@ -30,6 +33,8 @@ class GiveWay:
         self.reason: str | None = None
         #: True: a user requested a pause.
         self.paused = False
+        #: The host that the gang must leave; None = another reason, or none.
+        self.evacuated_from: str | None = None
         #: True: no rank uses the library, so the ranks got SIGTERM.
         self.by_signal = False
         #: time.monotonic() when the stop was requested, and when every rank was gone.
@@ -38,6 +43,8 @@ class GiveWay:
         self._notified: set[str] = set()
         self._notification: asyncio.Task[None] | None = None
         self._notify_at = 0.0
+        #: Deadlines of hosts that are in the task log.
+        self._announced: Evacuation | None = None
 
     @property
     def took_s(self) -> float | None:
@@ -94,12 +101,50 @@ class GiveWay:
             return f"preempted for {requests.preempted_for}"
         if requests.asked_back is not None:
             return requests.asked_back
+        if (drain := self._due_drain()) is not None:
+            self.evacuated_from = drain.host
+            return drain.cause
         # An earlier follower has sent the request already, and ranks may have written their checkpoint.
         return (view.reason or "asked to stop") if view.state == AttemptState.STOPPING else None
 
+    def _due_drain(self) -> Drain | None:
+        """Return the host that the gang must leave now, None when it may stay."""
+        evacuation = self.rt.control_requests.evacuation
+        if not evacuation.drains:
+            return None
+        now = self.rt.store.db.now()
+        if evacuation != self._announced:
+            self._announced = evacuation
+            for drain in evacuation.drains:
+                self._announce(drain, ask_at(drain, evacuation.gang), now)
+        return evacuation.due(now)
+
+    def _announce(self, drain: Drain, at: datetime | None, now: datetime) -> None:
+        """Log a deadline that is not due, once."""
+        if at is None:
+            self.rt.log.warning(
+                "Host '%s' is to be empty by %s. The gang cannot resume from a checkpoint, so it stays until it ends.",
+                drain.host,
+                time_text(drain.by),
+            )
+        elif at > now:
+            self.rt.log.info(
+                "Host '%s' is to be empty by %s. If the gang has not ended by %s, it is asked to save and resumes "
+                "elsewhere.",
+                drain.host,
+                time_text(drain.by),
+                time_text(at),
+            )
+
     async def _begin(self, message: str) -> None:
         # Write to the store first: a process that takes over must not mistake the end for the end of training.
-        await self.rt.db(self.rt.store.attempts.set_stopping, self.rt.attempt_id, self.rt.watch, message)
+        await self.rt.db(
+            self.rt.store.attempts.set_stopping,
+            self.rt.attempt_id,
+            self.rt.watch,
+            message,
+            evacuated_from=self.evacuated_from,
+        )
         self.reason = message
         self.asked_at = time.monotonic()
         self.gang.end.asked = True

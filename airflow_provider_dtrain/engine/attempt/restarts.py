@@ -290,6 +290,7 @@ class Restarts:
             reason=give_way.reason,
             failure=await failure_dict(self.rt, error) if isinstance(error, ShardFailedError) else None,
             paused=action.is_paused,
+            left_at=give_way.gang.end.left_at,
         )
         self.rt.log.warning(
             "The gang held its slots for %.0f s and released them %.0f s after the request (%s). The trial %s.",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def carry_out(hook: DtrainHook, trials: Iterable[int]) -> list[int]:
-    """Carry out the stored kills, stops and pauses of trials whose followers were silent for a minute. Blocks.
+    """Carry out stored kills, stops, pauses and evacuations of trials whose followers were silent for a minute. Blocks.
 
     Ranks that stop write their checkpoints first. Slots of hosts that do not answer stay taken until they answer.
 
@@ -49,7 +49,8 @@ async def _carry_out(hook: DtrainHook, trial_id: int) -> bool:
         return False
     requests = await in_thread(store.control.pending, attempt_id)
     runs = view.state in STARTED
-    if requests.kill_by is None and requests.stop_by is None and (requests.pause_by is None or not runs):
+    leaves = requests.pause_by is not None or requests.evacuation.due(store.db.now()) is not None
+    if requests.kill_by is None and requests.stop_by is None and not (leaves and runs):
         return False
     watch = await in_thread(store.attempts.watch, attempt_id, watcher=RECOVERY)
     runner = AttemptRunner(runtime_of(hook, store, attempt_id, watch, trial_id=trial_id))

@@ -201,6 +201,10 @@ hosts = sa.Table(
     sa.Column("state", StateName(HostState), nullable=False),
     _text("state_reason"),
     _time("state_since"),
+    # Evacuation: time at which no gang may be left on it, None = gangs may finish; and whether gangs that cannot resume
+    # from a checkpoint are ended then.
+    _time("drain_by"),
+    sa.Column("drain_kills", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.Column("facts", Json, nullable=False),
     _time("facts_at"),
     # Sentences of host checks that name it, one per line.

@@ -65,6 +65,7 @@ def host_of(mark: HostMark) -> ClusterHost:
         state=mark.state,
         state_reason=mark.state_reason,
         state_since=None if mark.state_since is None else aware(mark.state_since),
+        drain_by=None if mark.drain_by is None else aware(mark.drain_by),
         slot_type=mark.slot_type,
         device_name=mark.device_name,
         job=mark.job,
@@ -151,6 +152,7 @@ _HOSTS: sa.Select[Any] = sa.select(
     hosts.c.state_reason,
     # The conversion costs a microsecond per host, and most hosts have not changed.
     sa.type_coerce(hosts.c.state_since, sa.DateTime(timezone=True)),
+    sa.type_coerce(hosts.c.drain_by, sa.DateTime(timezone=True)),
     hosts.c.slot_type,
     sa.select(external_jobs.c.number).where(external_jobs.c.id == hosts.c.external_job_id).scalar_subquery(),
     hosts.c.findings,

@@ -24,8 +24,9 @@ from airflow_provider_dtrain.store.database.tables import (
 from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, lock_pool_of, reads, writes
 from airflow_provider_dtrain.store.labels import set_labels
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
+from airflow_provider_dtrain.store.queue.evacuations import IS_EVACUATED, evacuation_of
 from airflow_provider_dtrain.store.queue.transitions import set_trial, ungrant
-from airflow_provider_dtrain.store.records.queue import PendingControlRequests
+from airflow_provider_dtrain.store.records.queue import Evacuation, PendingControlRequests
 from airflow_provider_dtrain.store.timeline.notes import enter_wait, note, note_all
 from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
 
@@ -50,6 +51,7 @@ _PENDING: sa.Select[Any] = (
         CLAIMANTS.c.trial_id.label("claimant_trial"),
         gangs.c.ended_because,
         _ASKED_BACK,
+        IS_EVACUATED,
     )
     .select_from(FOLLOWED)
     .where(attempts.c.id == sa.bindparam("attempt"))
@@ -66,6 +68,8 @@ class ControlRequests:
     def pending(self, conn: Connection, attempt_id: int) -> PendingControlRequests:
         """Return the control requests to the follower of an attempt. This is one indexed read.
 
+        A second one follows while a host of its gang is to be empty by a deadline.
+
         :raises NotFoundError: there is no such attempt
         """
         row: Row[Any] | None = conn.execute(_PENDING, {"attempt": attempt_id}).one_or_none()
@@ -78,6 +82,7 @@ class ControlRequests:
             preempted_for=claimant_of(row),
             asked_back=row.asked_back,
             gang_ended=row.ended_because,
+            evacuation=evacuation_of(conn, attempt_id) if row.is_evacuated else Evacuation(),
         )
 
     @writes

@@ -47,6 +47,8 @@ class HostMark(NamedTuple):
     state_reason: str
     #: As the driver returns it.
     state_since: datetime | None
+    #: As the driver returns it.
+    drain_by: datetime | None
     slot_type: SlotType
     #: The external scheduler's number of the job whose node it is; None: it is registered.
     job: str | None

@@ -124,6 +124,10 @@ class HostRecord:
     state_reason: str = ""
     #: Sentences of host checks that name it, one per line.
     findings: str = ""
+    #: Time at which no gang may be left on a draining host; None: its gangs may finish.
+    drain_by: datetime | None = None
+    #: Whether gangs that cannot resume from a checkpoint are ended at that time.
+    drain_kills: bool = False
     #: Result of the last probe.
     facts: Mapping[str, Any] = field(default_factory=dict)
     #: Together with ``boot_id`` and ``pid_ns``: the identity of the running machine.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind, duration, one_line
-from airflow_provider_dtrain.store.timeline.history import FailedRankRow, History, LaunchRow
+from airflow_provider_dtrain.store.timeline.history import FailedRankRow, History, LaunchRow, NoteRow, SavedRow
 
 #: Value of a note -> start of its sentence.
 _BUILDS = {
@@ -39,6 +39,8 @@ def attempt_entries(history: History) -> Iterator[TimelineEntry]:
         if failed:
             yield _rank_failed(history, attempt, failed[0], len(failed))
     yield from _noted(history)
+    for note in history.notes_of(TimelineKind.EVACUATED):
+        yield _evacuated(history, note)
     for former, attempt in pairwise(history.attempts):
         if former.state != "preempted":
             yield _restarted(former, attempt)
@@ -98,6 +100,49 @@ def _noted(history: History) -> Iterator[TimelineEntry]:
             text=f"Avoids host {note.host} from now on{times}, unless no other hosts can serve it: {note.words}",
             detail={"reason": note.words, "times": note.merged + 1},
         )
+
+
+def _evacuated(history: History, note: NoteRow) -> TimelineEntry:
+    """Return an evacuation with its cost, as far as the trial has resumed."""
+    number = history.number_of(note.attempt_id) or 0
+    left = next((one for one in history.attempts if one.id == note.attempt_id), None)
+    saved = [row for row in _saved(history) if (history.number_of(row.attempt_id) or 0) <= number]
+    step = saved[-1].step if saved else None
+    resumed = next(
+        (one for one in history.notes_of(TimelineKind.FIRST_STEP) if (history.number_of(one.attempt_id) or 0) > number),
+        None,
+    )
+    took_s = None if resumed is None else max(0.0, (resumed.at - note.at).total_seconds())
+    lost = None if note.value is None else max(0, note.value - (step or 0))
+    parts = [_saving(left, step)]
+    if resumed is not None and took_s is not None:
+        parts.append(f"resumed on {resumed.host} after {duration(took_s)}")
+    elif left is not None and left.ended_at is not None and history.trial.ended_at is None:
+        parts.append("not resumed yet")
+    cost = "" if lost is None else f"; lost work {lost:,} step" + ("" if lost == 1 else "s")
+    return TimelineEntry(
+        at=note.at,
+        until=resumed.at if resumed is not None else None,
+        kind=TimelineKind.EVACUATED,
+        attempt=number or None,
+        host=note.host,
+        text=f"{_capital(note.words)}: {', '.join(parts)}{cost}.",
+        detail={"step": step, "lost_steps": lost, "took_s": took_s, "resumed_on": resumed.host if resumed else None},
+    )
+
+
+def _saving(left: LaunchRow | None, step: int | None) -> str:
+    if left is None or left.ended_at is None:
+        return "asked to save and to release its slots"
+    return "no checkpoint" if step is None else f"saved at step {step:,}"
+
+
+def _saved(history: History) -> list[SavedRow]:
+    return [*history.first_saved, *history.latest_saved]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _rank_failed(history: History, attempt: LaunchRow, first: FailedRankRow, count: int) -> TimelineEntry:

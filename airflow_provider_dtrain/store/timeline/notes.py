@@ -91,11 +91,27 @@ def note(
     statements.insert(conn, timeline, trial_id=trial_id, at=at, until=until, **same)
 
 
-def note_once(conn: Connection, trial_id: int, kind: TimelineKind, at: datetime, *, attempt_id: int, host: str) -> None:
+def note_once(
+    conn: Connection,
+    trial_id: int,
+    kind: TimelineKind,
+    at: datetime,
+    *,
+    attempt_id: int,
+    host: str,
+    message: str = "",
+) -> None:
     """Add a fact to the timeline of a trial, unless the attempt has one of this kind."""
     of = {"trial": trial_id, "attempt": attempt_id, "of_kind": kind.value}
     if statements.first(conn, _OF_ATTEMPT, of) is None:
-        note(conn, trial_id, kind, at, attempt_id=attempt_id, host=host)
+        note(conn, trial_id, kind, at, attempt_id=attempt_id, host=host, message=message)
+
+
+def set_note_value(conn: Connection, trial_id: int, kind: TimelineKind, attempt_id: int, value: int | None) -> None:
+    """Set the number of an attempt's fact, if the attempt has one of this kind."""
+    of = {"trial": trial_id, "attempt": attempt_id, "of_kind": kind.value}
+    if (row := statements.first(conn, _OF_ATTEMPT, of)) is not None:
+        statements.update(conn, timeline, row.id, value=value)
 
 
 def note_build(

@@ -28,6 +28,7 @@ const LOOKS = new Map<string, Look>([
   ["checkpoint", { color: "saved", shape: "diamond" }],
   ["rung", { color: "saved", shape: "square" }],
   ["give_way", { color: "bad", shape: "diamond" }],
+  ["evacuated", { color: "waiting", shape: "triangle" }],
   ["stop_requested", { color: "bad", shape: "square" }],
   ["kill_requested", { color: "bad", shape: "square" }],
   ["rank_failed", { color: "bad", shape: "triangle" }],
