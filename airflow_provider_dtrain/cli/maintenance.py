@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.engine.upkeep import maintenance
+from airflow_provider_dtrain.engine.upkeep.evacuation import lines
 from airflow_provider_dtrain.errors import UsageError
+from airflow_provider_dtrain.terminal.control import deadline_of
 from airflow_provider_dtrain.terminal.output import FAILURE, hint, is_table, note, show, show_one, user
 
 if TYPE_CHECKING:
@@ -45,18 +47,30 @@ def _hook() -> DtrainHook:
 def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise UsageError(f"--for must be from 1 minute to 7 days, got {seconds:g} s.")
+    deadline = deadline_of(args)
+    if args.host and deadline is None:
+        raise UsageError("--host names hosts that are to be empty: give --now or --by TIME as well.")
     until, notified = maintenance.begin(hook, seconds, user(), args.reason or "")
     note(f"Leases last until {until:%Y-%m-%d %H:%M:%SZ} at least. Runs that start before then get the same.")
+    if deadline is not None:
+        drained = maintenance.drain(hook, until, args.host or [], deadline, user(), args.reason or "")
+        for name, effects in drained.items():
+            note(lines(f"Host '{name}' gets no new gangs until the end of the maintenance.", effects))
+        if not drained:
+            note("No host is ready, so none is drained.")
     code = _report(args, notified, until)
     hint("airflow dtrain maintenance end, once the maintenance is over")
     return code
 
 
 def _end(args: Namespace, hook: DtrainHook) -> int:
-    notified = maintenance.end(hook, user())
-    if notified is None:
+    ended = maintenance.end(hook, user())
+    if ended is None:
         note("There is no maintenance.")
         return 0
+    notified, enabled = ended
+    if enabled:
+        note(f"Hosts {', '.join(enabled)} get gangs again.")
     note(f"Leases last {hook.settings.orphan_timeout_s:g} s again.")
     return _report(args, notified, None)
 
@@ -82,7 +96,8 @@ def _show(args: Namespace, hook: DtrainHook) -> int:
         if is_table(args):
             note(f"There is no maintenance: leases last {hook.settings.orphan_timeout_s:g} s.")
         else:
-            show_one(args, {"until": None, "by": None, "reason": None})
+            show_one(args, {"until": None, "by": None, "reason": None, "hosts": []})
         return 0
-    show_one(args, {"until": found.until, "by": found.by, "reason": found.reason or None})
+    row = {"until": found.until, "by": found.by, "reason": found.reason or None, "hosts": list(found.hosts)}
+    show_one(args, row)
     return 0

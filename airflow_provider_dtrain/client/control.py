@@ -26,9 +26,9 @@ class ServerControl:
 
     def drain(self, name: str, reason: str = "", *, deadline: Deadline | None = None, dry_run: bool = False) -> str:
         """Grant no new slots on a host, and with a deadline let its gangs resume elsewhere."""
-        body: dict[str, Any] = {"reason": reason}
+        body: dict[str, Any] = {"reason": reason, "dry_run": dry_run}
         if deadline is not None:
-            body |= {"by": deadline.by.isoformat(), "kill_at_deadline": deadline.kills, "dry_run": dry_run}
+            body |= {"by": deadline.by.isoformat(), "kill_at_deadline": deadline.kills}
         return self._send("POST", f"/hosts/{name}/drain", body)
 
     def host(self, name: str, verb: HostVerb, *, slot: int | None = None) -> str:

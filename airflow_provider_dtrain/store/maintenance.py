@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -23,6 +24,8 @@ class Hold:
     until: datetime
     by: str
     reason: str
+    #: Hosts that were drained for it, and get gangs again at its end.
+    hosts: tuple[str, ...] = ()
 
 
 class MaintenanceWindow:
@@ -32,15 +35,19 @@ class MaintenanceWindow:
         self.db = db
 
     @writes
-    def set(self, conn: Connection, until: datetime, *, by: str, reason: str = "") -> Hold:
+    def set(self, conn: Connection, until: datetime, *, by: str, reason: str = "", hosts: Sequence[str] = ()) -> Hold:
         """Extend all leases, and the hold time of held gangs, until a time.
 
-        This does not notify the hosts. A later call replaces an earlier one.
+        This does not notify the hosts. A later call replaces an earlier one, whose drained hosts it takes over.
 
         :param until: aware, in the future
+        :param hosts: hosts that the caller drains for it
         """
-        hold = Hold(until=until, by=by, reason=reason)
-        self._put(conn, HOLD_UNTIL, json.dumps({"until": until.isoformat(), "by": by, "reason": reason}))
+        earlier = self._stored(conn)
+        drained = tuple(sorted({*hosts, *(earlier.hosts if earlier is not None else ())}))
+        hold = Hold(until=until, by=by, reason=reason, hosts=drained)
+        document = {"until": until.isoformat(), "by": by, "reason": reason, "hosts": drained}
+        self._put(conn, HOLD_UNTIL, json.dumps(document))
         latest = max(filter(None, [until, self._time(conn, LEASES_UNTIL)]))
         self._put(conn, LEASES_UNTIL, latest.isoformat())
         held = (gangs.c.ended_because.is_(None), gangs.c.held_until.is_not(None), gangs.c.held_until < until)
@@ -64,12 +71,13 @@ class MaintenanceWindow:
     @reads
     def get(self, conn: Connection) -> Hold | None:
         """Return the current hold, None when there is none or it is over."""
-        found = conn.scalar(sa.select(meta.c.value).where(meta.c.key == HOLD_UNTIL))
-        if found is None:
-            return None
-        document = json.loads(found)
-        until = datetime.fromisoformat(document["until"])
-        return Hold(until=until, by=document["by"], reason=document["reason"]) if until > self.db.now() else None
+        hold = self._stored(conn)
+        return hold if hold is not None and hold.until > self.db.now() else None
+
+    @reads
+    def get_or_over(self, conn: Connection) -> Hold | None:
+        """Return the hold that was set last and not ended, also if its time is over."""
+        return self._stored(conn)
 
     def left_s(self) -> float:
         """Return the seconds for which leases must last at least, 0.0 without a hold.
@@ -89,6 +97,16 @@ class MaintenanceWindow:
         """
         until = self._time(conn, LEASES_UNTIL)
         return 0.0 if until is None else max(0.0, (until - self.db.now()).total_seconds() + margin_s)
+
+    @staticmethod
+    def _stored(conn: Connection) -> Hold | None:
+        """Return the hold that was set last and not ended, also if it is over."""
+        found = conn.scalar(sa.select(meta.c.value).where(meta.c.key == HOLD_UNTIL))
+        if found is None:
+            return None
+        document = json.loads(found)
+        until = datetime.fromisoformat(document["until"])
+        return Hold(until=until, by=document["by"], reason=document["reason"], hosts=tuple(document["hosts"]))
 
     def _put(self, conn: Connection, key: str, value: str) -> None:
         insert = self.db.insert(meta).values(key=key, value=value)

@@ -149,12 +149,7 @@ def _agreed_for_host(args: Namespace, source: Source) -> bool:
 
 def drain_host(args: Namespace, source: Source, control: Control) -> None:
     """Drain hosts, with a deadline or without one, and wait until they are empty if the user wants to."""
-    if args.now and args.by is not None:
-        raise UsageError("--now and --by are two deadlines: give one of them.")
-    by = datetime.now(UTC) if args.now else args.by
-    if by is None and (args.kill_at_deadline or args.dry_run):
-        raise UsageError("--kill-at-deadline and --dry-run belong to a deadline: give --now or --by TIME.")
-    deadline = None if by is None else Deadline(by=by, kills=args.kill_at_deadline)
+    deadline = deadline_of(args)
     names = list(dict.fromkeys(args.host))
     for name in names:
         note(control.drain(name, args.reason or "", deadline=deadline, dry_run=args.dry_run))
@@ -167,6 +162,19 @@ def drain_host(args: Namespace, source: Source, control: Control) -> None:
     show_hosts(args, [host_row(one) for one in rows])
     ends = any(one.state == "draining" for one in rows)
     hint("airflow dtrain queue list" if ends else f"airflow dtrain hosts enable {names[0]}")
+
+
+def deadline_of(args: Namespace) -> Deadline | None:
+    """Return the deadline of ``--now`` or ``--by``, None without one.
+
+    :raises UsageError: both are given, or an option that belongs to a deadline without one
+    """
+    if args.now and args.by is not None:
+        raise UsageError("--now and --by are two deadlines: give one of them.")
+    by = datetime.now(UTC) if args.now else args.by
+    if by is None and args.kill_at_deadline:
+        raise UsageError("--kill-at-deadline belongs to a deadline: give --now or --by TIME.")
+    return None if by is None else Deadline(by=by, kills=args.kill_at_deadline)
 
 
 def _until_empty(source: Source, names: Sequence[str]) -> None:

@@ -463,7 +463,22 @@ def _maintenance() -> Group:
         name="maintenance",
         help="Maintenance of the control side, which runs survive",
         commands=(
-            _command("maintenance", "start", begin, Arg(("--for",), required=True, **_LENGTH), _REASON),
+            _command(
+                "maintenance",
+                "start",
+                begin,
+                Arg(("--for",), required=True, **_LENGTH),
+                _REASON,
+                *_EVACUATION,
+                _KILL_AT_DEADLINE,
+                Arg(
+                    ("--host",),
+                    help="With --now or --by: only this host, repeatable (default: all)",
+                    type=a.name,
+                    action="append",
+                    metavar="HOST",
+                ),
+            ),
             _command("maintenance", "end", "End the maintenance: leases get their usual length again"),
             _command(
                 "maintenance",

@@ -262,8 +262,9 @@ class Context(CoreContext):
     def epochs(self, count: int | None = None) -> Iterator[int]:
         """Yield the remaining epochs, up to ``count - 1``. The first may be a restored, partly trained epoch.
 
-        When the trial must stop or pause, :meth:`loader` ends the current epoch at the next ``scheduling_unit``, and no
-        further epoch begins. Training later resumes from the checkpoint that the loop body saves then.
+        When the trial must stop or pause, :meth:`loader` ends the current epoch within about a second, or at the next
+        step if that takes longer, and no further epoch begins. Training later resumes from the checkpoint that the loop
+        body saves then.
 
         :param count: number of epochs; default: ``searcher.max_length``, if it is in epochs
         """
@@ -357,6 +358,8 @@ class Context(CoreContext):
                 self._flops.after_batch()
             if self._batches % self._unit == 0:
                 self._synchronize()
+            else:
+                self._agree_between()
         if not self._began:
             self._began = self._reporter.is_synchronized = HERE.started = True
             self._builtin.begin(self._batches)

@@ -95,6 +95,8 @@ class CoreContext:
         self.config: Mapping[str, Any] = env.config
         self._goal = Goal(env.config.get("searcher") or {})
         self._unit = scheduling_unit(env.config)
+        #: Batches between two agreements on a requested stop.
+        self._stop_pace = AgreementPace(self._unit)
         self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
         #: Returns the position of training at a step. The trainer of a trial class replaces it by its own.
         self._position: Callable[[int, int | None], Position] = self._script_position
@@ -163,9 +165,9 @@ class CoreContext:
         """True once the trial must stop or pause, or has trained long enough.
 
         A loop of the script's own then saves a checkpoint and ends. Reading it never communicates, so a single rank may
-        read it. The value is the same on all ranks: they agree on it every ``scheduling_unit`` calls of :meth:`step`,
-        and in each :meth:`sync`, :meth:`report_validation` with ``average``, :meth:`save_checkpoint`,
-        :meth:`checkpoint` and epoch of :meth:`epochs`.
+        read it. The value is the same on all ranks: they agree on it about once a second in :meth:`step`, at least
+        every ``scheduling_unit`` calls, and in each :meth:`sync`, :meth:`report_validation` with ``average``,
+        :meth:`save_checkpoint`, :meth:`checkpoint` and epoch of :meth:`epochs`.
 
         A loop without :meth:`step`, of any framework, calls it in each step instead: ``if ctx.should_stop(step)``. The
         ranks then agree about once a second. All ranks must call it. With ``at_once=True``, they agree in this call.
@@ -531,6 +533,20 @@ class CoreContext:
             self._pace.begin(-self.distributed.largest(-self._pace.proposal()))
         return bool(self.should_stop)
 
+    def _agree_between(self, batches: int = 1) -> bool:
+        """Count batches of all ranks since the last synchronization. Return whether they have now agreed to stop.
+
+        They exchange two numbers about once a second. Only :meth:`_synchronize` reports, and waits for the searcher.
+        """
+        if not self._stop_pace.is_due(batches):
+            return False
+        mine = STOP if self._stop or self._is_stop_requested() else GO_ON
+        vote, gap = self.distributed.largest_each([mine, -self._stop_pace.proposal()])
+        self._stop_pace.begin(-gap)
+        if vote == STOP:
+            self._apply(STOP)
+        return vote == STOP
+
     def _sees_stop(self) -> bool:
         """Return whether the trial must stop or pause. If so, the end of the program is not the end of training."""
         # The program ends an epoch that is over but for the body of its last batch: a resumed run could not.
@@ -545,6 +561,7 @@ class CoreContext:
         vote, counts = self._reporter.synchronize(self._vote(), self._builtin.take_counts())
         self._builtin.add_counts(counts)
         self._apply(vote)
+        self._stop_pace.begin()
         if self._builtin.is_due(self._batches):
             self._record()
 

@@ -9,7 +9,7 @@ import io
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.environment import RankEnvironment
@@ -179,15 +179,19 @@ class Distributed:
 
     def largest(self, number: int) -> int:
         """Return the largest of all ranks' numbers. The answer is the same on every rank."""
+        return self.largest_each([number])[0]
+
+    def largest_each(self, numbers: Sequence[int]) -> list[int]:
+        """Return the largest of all ranks' numbers at each place, by one message of 32-bit numbers."""
         if self._group is None:
-            return number
+            return list(numbers)
         import torch
         import torch.distributed as dist
 
-        vote = torch.tensor([number], dtype=torch.int32)
+        votes = torch.tensor(numbers, dtype=torch.int32)
         with HERE.at(MESSAGE):
-            dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=self._group)
-        return int(vote.item())
+            dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
+        return [int(vote) for vote in votes]
 
     def first_value(self, key: str, value: str) -> str:
         """Return the value of the rank that was the first to call this with the key. Waits for no other rank."""

@@ -93,7 +93,7 @@ async def test_no_other_host_is_free_so_the_trial_waits_until_the_host_is_enable
     ticket, carrying, left = await begun(engine, config("library"))
     drain(engine, left)
     await until(lambda: engine.hook.store.hosts.get(left).state == "drained", carrying)
-    assert engine.hook.store.trials.get(ticket.trial_id).state == "queued"
+    await until(lambda: engine.hook.store.trials.get(ticket.trial_id).state == "queued", carrying)
     engine.hook.store.hosts.set_state(left, HostState.READY, by="ann")
     await completed(engine, carrying)
     (stopped,), started = numbers(caplog, "stopped at"), numbers(caplog, "from")
@@ -110,11 +110,11 @@ async def test_a_deadline_far_ahead_or_taken_back_stops_nothing(two: Engine, cap
     assert two.hook.store.trials.get(ticket.trial_id).attempts == 1
 
 
-async def test_a_program_without_the_library_stays_until_it_is_killed_at_the_deadline(
+async def test_a_gang_that_is_not_preemptible_stays_until_it_is_killed_at_the_deadline(
     two: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    ticket = two.submit(config("plain", 60))
+    ticket = two.submit(config("plain", 60, preemptible=False))
     carrying = asyncio.ensure_future(two.carry(ticket))
     store = two.hook.store
     await until(lambda: numbers(caplog, "from") == [0], carrying)

@@ -7,7 +7,7 @@ import copy
 import hashlib
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -303,8 +303,8 @@ def digest_of(state: Any) -> str:
 class Rank(ThreadRank):
     """A rank as a thread, with votes."""
 
-    def largest(self, number: int) -> int:
-        return max(self.allgather(number))
+    def largest_each(self, numbers: Sequence[int]) -> list[int]:
+        return [max(of) for of in zip(*self.allgather(list(numbers)), strict=True)]
 
     def barrier(self) -> None:
         self.allgather(None)

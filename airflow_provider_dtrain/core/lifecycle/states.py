@@ -84,7 +84,10 @@ class AttemptState(State):
     COMPLETED = "completed", "every rank succeeded"
     FAILED = "failed", "a rank, or the launch, did not succeed"
     LOST = "lost", "a host failed"
-    PREEMPTED = "preempted", "it wrote its checkpoint and released its gang, for a more urgent request or a pause"
+    PREEMPTED = (
+        "preempted",
+        "it wrote its checkpoint and released its gang, for a more urgent request, a pause or an evacuation",
+    )
 
 
 _HOST = {

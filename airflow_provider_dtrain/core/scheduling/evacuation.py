@@ -63,7 +63,7 @@ def ask_at(drain: Drain, gang: Resumption) -> datetime | None:
 
 
 def due(drains: Sequence[Drain], gang: Resumption, now: datetime) -> Drain | None:
-    """Return the drain for which a gang must give way now, the one with the earliest deadline; None = none.
+    """Return the drain with the earliest deadline for which a gang must give way now, None if it may stay.
 
     :param drains: of the hosts on which it holds slots
     """

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, HostState
 from airflow_provider_dtrain.core.lifecycle.timing import COMMAND_TIMEOUT_S
+from airflow_provider_dtrain.engine.upkeep.evacuation import evacuate
 from airflow_provider_dtrain.errors import DtrainError
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.lifecycle.control import Deadline
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
 PARALLEL_HOSTS = 16
@@ -50,17 +52,60 @@ def begin(hook: DtrainHook, seconds: float, by: str, reason: str = "") -> tuple[
     return until, notified
 
 
-def end(hook: DtrainHook, by: str) -> list[Notified] | None:
-    """Give leases their usual length again, and return the result for each host, None without a maintenance.
+def drain(
+    hook: DtrainHook, until: datetime, names: Sequence[str], deadline: Deadline, by: str, reason: str
+) -> dict[str, list[str]]:
+    """Evacuate hosts for a maintenance window, at whose end they get gangs again.
+
+    Hosts that are not ready, and nodes of jobs, are left alone.
+
+    :param until: end of the window
+    :param names: of the hosts; empty: all
+    :param by: the user
+    :param reason: shown to other users
+    :return: host -> what happens to each gang there, in words
+    :raises NotFoundError: there is no host with one of these names
+    """
+    store = hook.store
+    records = [store.hosts.get(name) for name in dict.fromkeys(names)] or store.hosts.registered()
+    ready = [one.name for one in records if one.state == HostState.READY and not one.is_node]
+    # In this order: an end of this process in between leaves no host that the end of the window does not enable.
+    store.maintenance.set(until, by=by, reason=reason, hosts=ready)
+    text = f"maintenance: {reason}" if reason else "maintenance"
+    return {name: evacuate(store, name, deadline, text, by) for name in ready}
+
+
+def enable(hook: DtrainHook, names: Sequence[str], by: str) -> list[str]:
+    """Let hosts that were drained for a maintenance window get gangs again, and return those.
+
+    :param names: of the hosts; those that a user has removed, enabled or disabled meanwhile are left alone
+    """
+    store = hook.store
+    drained = [
+        one.name
+        for one in store.hosts.registered()
+        if one.name in names and one.state in (HostState.DRAINING, HostState.DRAINED)
+    ]
+    for name in drained:
+        store.hosts.set_state(name, HostState.READY, by=by)
+    return drained
+
+
+def end(hook: DtrainHook, by: str) -> tuple[list[Notified], list[str]] | None:
+    """Give leases their usual length again, and enable the hosts that were drained for the maintenance.
 
     :param by: the user
+    :return: the result for each host, and the hosts that get gangs again; None without a maintenance
     """
-    if not hook.store.maintenance.end(by=by):
+    hold = hook.store.maintenance.get_or_over()
+    if hold is None:
         return None
+    enabled = enable(hook, hold.hosts, by)
+    hook.store.maintenance.end(by=by)
     notified = notify_hosts(hook, live_runs(hook), hook.settings.orphan_timeout_s)
     if all(one.problem is None for one in notified):
         hook.store.maintenance.leases_shortened()
-    return notified
+    return notified, enabled
 
 
 def _lease_s(hook: DtrainHook, seconds: float) -> float:

@@ -54,9 +54,14 @@ class AgreementPace:
         #: Time of the latest agreement; None before the first one, when the speed is unknown.
         self._since: float | None = None
 
-    def is_due(self) -> bool:
-        """Count a call. Return whether the ranks agree in this one."""
-        self._calls += 1
+    @property
+    def left(self) -> int:
+        """Number of calls until the ranks agree, at least 1."""
+        return max(1, self._gap - self._calls)
+
+    def is_due(self, calls: int = 1) -> bool:
+        """Count calls. Return whether the ranks agree in the last one."""
+        self._calls += calls
         return self._calls >= self._gap
 
     def proposal(self) -> int:
@@ -66,11 +71,11 @@ class AgreementPace:
         seconds = max(self._clock() - self._since, 1e-9)
         return max(1, min(self._most, int(self._calls * AGREE_EVERY_S / seconds)))
 
-    def begin(self, gap: int) -> None:
+    def begin(self, gap: int | None = None) -> None:
         """Begin to count to the next agreement.
 
-        :param gap: smallest of all ranks' proposals
+        :param gap: smallest of all ranks' proposals; None: as before
         """
-        self._gap = gap
+        self._gap = gap or self._gap
         self._calls = 0
         self._since = self._clock()

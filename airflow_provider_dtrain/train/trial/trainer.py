@@ -188,6 +188,7 @@ class TrialTrainer:
         self._warn_if_past_end()
         while True:
             count = self._until_something()
+            before = position.batches
             ended = self._batches(batches, count)
             if ended:
                 self._due = self._due_at_end()
@@ -195,7 +196,7 @@ class TrialTrainer:
                 ended = True
                 if self._plan.max_length is None and self._plan.validation_period is None:
                     self._due[0] = True
-            if self._is_unit_over(ended=ended):
+            if self._is_unit_over(ended=ended) or self._ctx._agree_between(position.batches - before):
                 self._report()
             if ended:
                 self._end_epoch()
@@ -253,11 +254,11 @@ class TrialTrainer:
         return [due[0] or rungs, due[1]]
 
     def _until_something(self) -> int:
-        """Return the number of batches until a report, validation, checkpoint, rung or end is due."""
+        """Return the number of batches until a report, validation, checkpoint, rung, stop or end is due."""
         plan = self._plan
         position = self._position
         geometry = self._geometry
-        distances = [plan.scheduling_unit - position.batches % plan.scheduling_unit]
+        distances = [plan.scheduling_unit - position.batches % plan.scheduling_unit, self._ctx._stop_pace.left]
         if geometry.epoch_batches is not None:
             distances.append(geometry.epoch_batches - position.epoch_batches)
         if plan.max_length is not None:

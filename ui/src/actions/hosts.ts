@@ -1,9 +1,32 @@
 /** Actions on hosts and slots. */
-import { send } from "../api/client";
+import { ApiError, send } from "../api/client";
 import { type Host, type Slot } from "../api/types";
 import { type Action } from "./ask";
 
 const REASON = { label: "Reason", help: "All users see it beside the host.", kind: "text" as const };
+
+const DEADLINE = { label: "Empty by", help: "A time (22:00) or a length (90m, 2h) from now. Empty: at once.", kind: "text" as const };
+
+const UNITS: Record<string, number> = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/**
+ * Return the time that a text means: 22:00 is the next one, in the zone of the browser. Null: at once.
+ *
+ * @throws ApiError for another text
+ */
+export const deadline = (text: string, now: Date): Date | null => {
+  if (text === "") return null;
+  const [, hour, minute] = /^(\d{1,2}):(\d{2})$/.exec(text) ?? [];
+  if (hour !== undefined && Number(hour) < 24 && Number(minute) < 60) {
+    const at = new Date(now);
+    at.setHours(Number(hour), Number(minute), 0, 0);
+    if (at <= now) at.setDate(at.getDate() + 1);
+    return at;
+  }
+  const [, count, unit] = /^(\d{1,6})([smhd])$/.exec(text) ?? [];
+  if (count !== undefined && unit !== undefined) return new Date(now.getTime() + Number(count) * (UNITS[unit] ?? 0));
+  throw new ApiError("server", 0, `A deadline is a time (22:00) or a length (90m, 2h), not "${text}".`);
+};
 
 const post = (path: string, body?: unknown) => send<{ message: string }>("POST", path, body);
 
@@ -18,6 +41,16 @@ export const hostActions = ({ name, state = "ready", job = null }: Host): Action
       id: "drain", label: "Drain", icon: "pause", verb: "Drain", title: `Drain host ${name}`, question: REASON,
       text: "The host gets no new gangs. Gangs that run there continue until they end.",
       run: (reason) => post(`${path}/drain`, { reason }),
+    });
+  }
+  if (state !== "disabled" && state !== "drained") {
+    actions.push({
+      id: "evacuate", label: "Evacuate", icon: "clock", verb: "Evacuate", title: `Evacuate host ${name}`, question: DEADLINE,
+      text: "The host gets no new gangs. Gangs that can resume save a checkpoint and continue on other hosts. Other gangs stay until they end.",
+      run: (text) => {
+        const by = deadline(text, new Date());
+        return post(`${path}/drain`, by === null ? { now: true } : { by: by.toISOString() });
+      },
     });
   }
   if (state !== "ready") {

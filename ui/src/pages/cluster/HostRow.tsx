@@ -5,7 +5,7 @@ import { hostActions } from "../../actions/hosts";
 import { type Holder, type Host, type Utilization } from "../../api/types";
 import { Sparkline } from "../../components/Sparkline";
 import { StateBadge } from "../../components/StateBadge";
-import { Since } from "../../components/Time";
+import { Since, Time } from "../../components/Time";
 import { NONE, plural } from "../../format/numbers";
 import { LINE, SQUARE_PX, SlotSquares } from "./SlotSquares";
 
@@ -58,24 +58,37 @@ const SlowMark = ({ findings = "" }: { findings: string | undefined }) =>
     </div>
   );
 
-const HostState = ({ host: { state = "ready", state_since, state_reason = "", findings } }: { host: Host }) => (
-  <div className="dtrain-cut" role="cell">
-    <span className="dtrain-row">
-      <StateBadge small state={state} />
-      {state === "ready" ? null : (
-        <span className="dtrain-muted dtrain-small dtrain-cut">
-          <Since at={state_since} />
-        </span>
-      )}
-    </span>
-    {state_reason === "" ? null : (
+const gangsOf = ({ slots }: Host): number => new Set(slots.flatMap(({ allocation_id = null }) => allocation_id ?? [])).size;
+
+/** The deadline of a draining host, and what is left there. */
+const Deadline = ({ host }: { host: Host }) =>
+  host.state !== "draining" || (host.drain_by ?? null) === null ? null : (
+    <>
+      {plural(gangsOf(host), "gang")} left, empty by <Time at={host.drain_by} />
+      {host.state_reason ? " · " : null}
+    </>
+  );
+
+const HostState = ({ host }: { host: Host }) => {
+  const { state = "ready", state_since, state_reason = "", findings } = host;
+  return (
+    <div className="dtrain-cut" role="cell">
+      <span className="dtrain-row">
+        <StateBadge small state={state} />
+        {state === "ready" ? null : (
+          <span className="dtrain-muted dtrain-small dtrain-cut">
+            <Since at={state_since} />
+          </span>
+        )}
+      </span>
       <div className="dtrain-muted dtrain-small dtrain-cut" title={state_reason}>
+        <Deadline host={host} />
         {state_reason}
       </div>
-    )}
-    <SlowMark findings={findings} />
-  </div>
-);
+      <SlowMark findings={findings} />
+    </div>
+  );
+};
 
 /** Return the number of slow ranks that were named on a host in the last week in words, null without one. */
 const slowRanks = ({ slow_ranks = 0 }: Host): string | null => (slow_ranks === 0 ? null : `${plural(slow_ranks, "slow rank")} in 7 days`);

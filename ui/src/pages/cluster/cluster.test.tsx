@@ -2,6 +2,7 @@ import { act, screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { describe, expect, it } from "vitest";
 
+import { deadline } from "../../actions/hosts";
 import { type Holder, type Host } from "../../api/types";
 import { App } from "../../app/App";
 import { serve } from "../../testing/server";
@@ -114,6 +115,37 @@ describe("the page of the cluster", () => {
     await userEvent.click(within(dialog).getByRole("button", { name: "Drain" }));
     expect((await screen.findAllByText("Host a/b drains.")).length).toBeGreaterThan(0);
     expect(arrived.find(({ method }) => method === "POST")).toMatchObject({ path: "hosts/a%2Fb/drain", body: { reason: "new fan" } });
+  });
+
+  it("evacuates a host by a time, and says what a deadline is", async () => {
+    const arrived = serve({ cluster: cluster([host("a")]), me: me(true), "POST hosts/a/drain": { body: { message: "Host a is to be empty." } } });
+    show(<App />, "/plugin/dtrain/cluster");
+    await userEvent.click(await screen.findByRole("button", { name: "Actions of host a" }));
+    await userEvent.click(await screen.findByRole("menuitem", { name: "Evacuate" }));
+    const dialog = await screen.findByRole("dialog", { name: "Evacuate host a" });
+    await userEvent.type(within(dialog).getByRole("textbox"), "tonight");
+    await userEvent.click(within(dialog).getByRole("button", { name: "Evacuate" }));
+    expect(await within(dialog).findByText(/A deadline is a time/)).toBeTruthy();
+    await userEvent.clear(within(dialog).getByRole("textbox"));
+    await userEvent.click(within(dialog).getByRole("button", { name: "Evacuate" }));
+    expect((await screen.findAllByText("Host a is to be empty.")).length).toBeGreaterThan(0);
+    expect(arrived.filter(({ method }) => method === "POST")).toMatchObject([{ path: "hosts/a/drain", body: { now: true } }]);
+  });
+
+  it("reads a deadline as a time or a length", () => {
+    const now = new Date(2026, 0, 31, 21, 30);
+    expect(deadline("", now)).toBeNull();
+    expect(deadline("22:00", now)).toEqual(new Date(2026, 0, 31, 22, 0));
+    expect(deadline("7:05", now)).toEqual(new Date(2026, 1, 1, 7, 5));
+    expect(deadline("90m", now)).toEqual(new Date(2026, 0, 31, 23, 0));
+    expect(() => deadline("25:00", now)).toThrow("A deadline is a time");
+  });
+
+  it("shows the deadline of a host and the gangs that are left", async () => {
+    const draining = { ...host("a"), state: "draining", drain_by: "2026-01-31T22:00:00Z", state_reason: "fan" };
+    serve({ cluster: cluster([draining]), me: me(false) });
+    show(<App />, "/plugin/dtrain/cluster");
+    expect(await screen.findByText(/gangs? left, empty by/)).toBeTruthy();
   });
 
   it("keeps the dialog open with the reason when an action is refused", async () => {
