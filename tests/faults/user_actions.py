@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from datetime import timedelta
 
 from airflow_provider_dtrain.errors import DtrainError, StoreUnavailableError
 from tests.faults.world import World
@@ -76,6 +77,15 @@ def drain_host(world: World, dice: random.Random) -> Undo:
     return lambda: world.until(lambda: _enabled(world, name), f"host {name} to be enabled")
 
 
+def evacuate_host(world: World, dice: random.Random) -> Undo:
+    """Evacuate a host: gangs there save and resume elsewhere, at once or shortly before a deadline."""
+    name = dice.choice([host.name for host in world.hosts])
+    by = world.store.db.now() + timedelta(seconds=dice.choice([0, 2]))
+    kills = dice.random() < 0.5
+    _ask(lambda: world.store.hosts.drain(name, "evacuated by the tests", deadline=by, kills=kills, by=USER))
+    return lambda: world.until(lambda: _enabled(world, name), f"host {name} to be enabled")
+
+
 def _enabled(world: World, name: str) -> bool:
     """Enable a drained host, and return whether it is neither draining nor drained."""
     if world.store.hosts.get(name).state in ("draining", "drained"):
@@ -97,5 +107,6 @@ ACTIONS = {
     "user pauses": pause_trial,
     "user sets priority": change_priority,
     "user drains host": drain_host,
+    "user evacuates host": evacuate_host,
     "user disables slot": disable_slot,
 }

@@ -73,8 +73,8 @@ class Engine:
         return await asyncio.wait_for(AttemptRunner(self.runtime).run(BackgroundRecovery(self.runtime.hook)), most_s)
 
 
-def register(hook: DtrainHook, state_dir: Path) -> None:
-    """Add this machine as a host with two slots whose locks are the test's own."""
+def register(hook: DtrainHook, state_dir: Path, *, slots: str = "cpu:2") -> None:
+    """Add this machine as a host whose slots have locks that are the test's own."""
     install_programs(Path.home())
     lock_dir = new_lock_dir(state_dir.parent)
     address = HostAddress(
@@ -83,7 +83,7 @@ def register(hook: DtrainHook, state_dir: Path) -> None:
     )  # fmt: skip
     link = hook.links.get(address)
     record = host_record_from_facts(
-        "local", pool="local", conn_id=None, facts=link.call("probe").result(30), hello=link.hello, slots="cpu:2",
+        "local", pool="local", conn_id=None, facts=link.call("probe").result(30), hello=link.hello, slots=slots,
         remote_dir=".dtrain", state_dir=str(state_dir), lock_dir=lock_dir, python=sys.executable,
     )  # fmt: skip
     hook.store.hosts.add(record)
