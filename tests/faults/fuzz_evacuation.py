@@ -253,6 +253,8 @@ def _evacuate(world: World, trial_id: int, dice: random.Random, run: Evacuated, 
         followers.append(world.follow(trial_id))
     if way != "taken back":
         until(lambda: _are_empty(world, names) or _has_ended(world, trial_id, followers), f"{names} to be empty")
+    if way in ("now", "by", "launch") and run.slots == 1:
+        until(lambda: bool(world.hosts_of(trial_id)) or _has_ended(world, trial_id, followers), "another host")
     if way in ("all hosts", "two hosts") or dice.random() < 0.7:
         _enable_all(world)
     else:
@@ -325,11 +327,11 @@ def main() -> int:
         seed = options.seed
         while done < options.evacuations and time.monotonic() - begun < options.minutes * 60:
             dice = random.Random(-seed)
-            shape = (dice.choice([1, 1, 2]), dice.choice([1, 3]))
-            config = document(*shape, epochs=20, pause_s=0.02)
+            shape = (dice.choice([1, 1, 1, 2]), dice.choice([1, 3]))
+            config = document(*shape, epochs=40, pause_s=0.04)
             if shape not in references:
-                references[shape] = undisturbed(world, document(*shape, epochs=20, pause_s=0.0))
-            run = one_run(world, seed, config, references[shape], most=12)
+                references[shape] = undisturbed(world, document(*shape, epochs=40, pause_s=0.0))
+            run = one_run(world, seed, config, references[shape], most=40)
             done += run.evacuations
             wrong += bool(run.violations)
             load = os.getloadavg()[0]

@@ -12,6 +12,7 @@ import pytest
 import airflow_provider_dtrain.train as dtrain
 from airflow_provider_dtrain.train.process import seeding, stacks
 from airflow_provider_dtrain.train.reports import failure
+from airflow_provider_dtrain.train.search.stop_answer import AgreementPace
 from tests.support.event_lines import lines_of
 
 torch = pytest.importorskip("torch")
@@ -182,17 +183,28 @@ def test_the_other_policies_keep_all_or_none(cluster, policy, count):
     assert len(list(run_dir.glob("checkpoints/step-*"))) == count
 
 
-def test_a_stop_is_seen_at_the_next_boundary_only(cluster):
-    run_dir = cluster({"scheduling_unit": 2})
+@pytest.mark.parametrize(
+    ("unit", "step_s", "seen_at"),
+    [
+        pytest.param(100, 0.1, 20, id="after-a-second"),
+        pytest.param(100, 7.0, 15, id="in-the-next-step-if-it-is-long"),
+        pytest.param(16, 0.001, 16, id="at-the-next-boundary-if-steps-are-short"),
+    ],
+)
+def test_a_stop_is_seen_about_a_second_later_and_at_the_next_boundary_at_last(cluster, unit, step_s, seen_at):
+    run_dir, now = cluster({"scheduling_unit": unit}), [0.0]
     with dtrain.init() as ctx:
+        ctx._stop_pace = AgreementPace(unit, lambda: now[0])
         model, optimizer, _ = make(ctx)
-        (run_dir / "stop_requested").touch()
-        seen = []
-        for _ in range(2):
+        step = 0
+        while not ctx.should_stop:
+            step += 1
+            if step == 15:
+                (run_dir / "stop_requested").touch()
             ctx.backward(model(torch.randn(2, 4)).sum())
+            now[0] += step_s
             ctx.step(optimizer)
-            seen.append(ctx.should_stop)
-    assert seen == [False, True]
+    assert 0 <= step - seen_at <= 3
 
 
 def test_a_loop_without_steps_agrees_on_a_stop_in_sync(cluster):

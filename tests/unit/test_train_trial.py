@@ -364,6 +364,30 @@ def test_a_requested_stop_ends_with_the_unit_and_a_checkpoint(tmp_path):
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000003"]
 
 
+def test_a_stop_inside_a_unit_an_epoch_and_a_group_ends_at_the_next_step_and_loses_nothing(tmp_path):
+    class Stopping(Small):
+        stops = True
+
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            if self.stops and batch_idx == 0:
+                self.context.set_stop_requested(True)
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    class Resuming(Stopping):
+        stops = False
+
+    config = {"scheduling_unit": 100, "checkpoint_policy": "none", "optimizations": {"aggregation_frequency": 2}}
+    whole, part, rest = Kept(Resuming), Kept(Stopping), Kept(Resuming)
+    whole.run(7, config=config)
+    config["checkpoint_policy"] = "best"
+    part.run(7, config=config, checkpoint_dir=tmp_path)
+    assert part.batches == [0], "an epoch has 3 batches, a group 2 and a unit 100"
+    assert part.trial.context._ctx._left_early
+    rest.run(7, config=config, checkpoint_dir=tmp_path)
+    assert rest.batches == list(range(1, 7))
+    assert digest(rest.trial) == digest(whole.trial)
+
+
 @pytest.mark.parametrize("in_training", [True, False])
 def test_a_trial_that_was_asked_to_stop_tells_whether_it_had_something_left(tmp_path, in_training):
     class Stopping(Small):
