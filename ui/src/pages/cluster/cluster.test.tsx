@@ -142,7 +142,7 @@ describe("the page of the cluster", () => {
   });
 
   it("shows the deadline of a host and the gangs that are left", async () => {
-    const draining = { ...host("a"), state: "draining", drain_by: "2026-01-31T22:00:00Z", state_reason: "fan" };
+    const draining = host("a", { state: "draining", drain_by: "2026-01-31T22:00:00Z", state_reason: "fan" });
     serve({ cluster: cluster([draining]), me: me(false) });
     show(<App />, "/plugin/dtrain/cluster");
     expect(await screen.findByText(/gangs? left, empty by/)).toBeTruthy();
