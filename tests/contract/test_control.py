@@ -11,6 +11,7 @@ from airflow_provider_dtrain.api.init_dags import OPERATIONS_DAG_ID, DagState
 from airflow_provider_dtrain.cli import _in_process
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.control import ServerControl
+from airflow_provider_dtrain.core.lifecycle.control import Deadline
 from airflow_provider_dtrain.engine.operations.execution import serve
 from airflow_provider_dtrain.errors import ConflictError, DtrainError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, audit
@@ -199,6 +200,25 @@ def test_a_host_is_drained_enabled_and_disabled(control, search):
     assert store.trials.get(ticket.trial_id).kill_requested_by == "ann"
     assert store.hosts.get("a").state == "disabled"
     assert {("ann", f"host {state}", "a") for state in ("draining", "ready", "disabled")} <= audited(store)
+
+
+def test_a_host_is_evacuated_by_a_deadline_and_a_dry_run_changes_nothing(control, search):
+    search.start(0, slots=1, preemptible=True)
+    search.start(1, slots=1, preemptible=False)
+    store = search.store
+    by = store.db.now() + timedelta(hours=2)
+    deadline = Deadline(by=by, kills=True)
+    expected = control.drain("a", "fan", deadline=deadline, dry_run=True)
+    assert store.hosts.get("a").state == "ready"
+    assert control.drain("a", "fan", deadline=deadline) == expected
+    head, saves, ends = expected.split("\n")
+    assert head.startswith("Host 'a' gets no new gangs. It is to be empty by ")
+    assert saves.startswith("Trial 1 of 'e' saves at its next step and resumes elsewhere if it has not ended by ")
+    assert ends.startswith("Trial 2 of 'e' is ended and starts again if it has not ended by ")
+    found = store.hosts.get("a")
+    assert (found.state, found.state_reason, found.drain_by, found.drain_kills) == ("draining", "fan", by, True)
+    control.host("a", "enable")
+    assert store.hosts.get("a").drain_by is None
 
 
 def test_a_slot_is_disabled_and_enabled(control, search):
