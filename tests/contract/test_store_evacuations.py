@@ -14,6 +14,7 @@ from airflow_provider_dtrain.engine.upkeep.evacuation import condemn, effects, e
 from airflow_provider_dtrain.store.records.trials import HostRecord, Ticket
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
+from tests.contract.gang_world import begin, hold
 from tests.support.store_world import Clock
 
 Submit = Callable[..., Ticket]
@@ -216,3 +217,14 @@ def test_a_check_condemns_a_ready_host_and_no_other_one(
     store.hosts.set_state(other, HostState.DISABLED, "new fan", by="ann")
     assert condemn(store, other, "slow", "health check") == []
     assert (store.hosts.get(other).state, store.hosts.get(other).state_reason) == ("disabled", "new fan")
+
+
+def test_a_held_gang_is_named_and_stays(world: Store, use: Submit) -> None:
+    gang = hold(world)
+    ticket = use(gang)
+    begin(world, ticket)
+    drain(world, "gpu-01", 0, kills=True)
+    assert due(world, ticket) is None
+    (text,) = effects(world, "gpu-01", Deadline(by=world.db.now()))
+    assert text.startswith("The gang of d/gang (allocation ")
+    assert text.endswith("stays until its last task, or its DAG run, has ended.")

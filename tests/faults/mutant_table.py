@@ -1390,4 +1390,41 @@ MUTANTS: tuple[Mutant, ...] = (
         new="for name in (JOB_PROCESS,) if name in {}}",
         test="tests/contract/test_supervisor_warm_parents.py::test_a_parent_ends_with_the_process_of_its_job",
     ),
+    Mutant(
+        name="a held gang leaves an evacuated host under its tasks",
+        path=f"{STORE}/queue/evacuations.py",
+        old="    allocations.c.trial_id.is_not(None), sa.exists()",
+        new="    sa.true(), sa.exists()",
+        test="tests/contract/test_store_evacuations.py::test_a_held_gang_is_named_and_stays[sqlite]",
+    ),
+    Mutant(
+        name="an enabled host keeps its deadline",
+        path=f"{STORE}/hosts.py",
+        old="values(state_reason=reason, **no_deadline)",
+        new="values(state_reason=reason)",
+        test="tests/contract/test_store_evacuations.py::test_enabling_a_host_takes_its_deadline_back[sqlite]",
+    ),
+    Mutant(
+        name="a grant on an evacuated host is taken up",
+        path=f"{STORE}/hosts.py",
+        old="        if deadline <= now:\n",
+        new="        if False:\n",
+        test="tests/contract/test_store_evacuations.py"
+        "::test_a_grant_that_no_follower_has_taken_up_goes_back_to_the_queue[sqlite]",
+    ),
+    Mutant(
+        name="a gang is asked at the deadline, when its host should be empty",
+        path=f"{CORE}/scheduling/evacuation.py",
+        old="return drain.by - timedelta(seconds=gang.margin_s)",
+        new="return drain.by",
+        test="tests/unit/test_evacuation.py::test_a_gang_is_asked_before_the_deadline_by_its_margin",
+    ),
+    Mutant(
+        name="a stop is seen at the end of a unit only",
+        path="airflow_provider_dtrain/train/core_context.py",
+        old="        if vote == STOP:\n            self._apply(STOP)\n",
+        new="",
+        test="tests/unit/test_train_script.py"
+        "::test_a_stop_is_seen_about_a_second_later_and_at_the_next_boundary_at_last[after-a-second]",
+    ),
 )
