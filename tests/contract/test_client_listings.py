@@ -266,6 +266,24 @@ def test_a_host_is_changed_from_any_machine(server, search, capsys, monkeypatch)
     assert search.store.hosts.get("a").state == "disabled"
 
 
+def test_hosts_are_evacuated_from_any_machine(server, search, capsys, monkeypatch):
+    monkeypatch.setenv("DTRAIN_TOKEN", "given")
+    monkeypatch.setenv("DTRAIN_SERVER", server)
+    assert main(["hosts", "drain", "a", "--now", "--dry-run"]) == 0
+    assert search.store.hosts.get("a").state == "ready"
+    assert main(["hosts", "drain", "a", "--dry-run"]) == 0
+    assert search.store.hosts.get("a").state == "ready"
+    assert main(["hosts", "drain", "a", "--now", "--by", "2h"]) == 2
+    capsys.readouterr()
+    assert main(["hosts", "drain", "a", "--by", "2h", "--reason", "fan", "-o", "json"]) == 0
+    shown = capsys.readouterr()
+    (row,) = json.loads(shown.out)
+    assert (row["state"], row["gangs_left"], row["reason"]) == ("draining", 2, "fan")
+    assert row["empty_by"]
+    assert "Trial 1 of 'e' cannot resume from a checkpoint: it stays until it ends" in shown.err
+    assert search.store.hosts.get("a").drain_by is not None
+
+
 def test_weight_and_cap_of_an_experiment_are_set_from_any_machine(server, search, capsys, monkeypatch):
     monkeypatch.setenv("DTRAIN_TOKEN", "given")
     monkeypatch.setenv("DTRAIN_SERVER", server)

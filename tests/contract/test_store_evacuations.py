@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from airflow_provider_dtrain.core.lifecycle.control import Deadline
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind
+from airflow_provider_dtrain.engine.upkeep import maintenance
 from airflow_provider_dtrain.engine.upkeep.evacuation import condemn, effects, evacuate
 from airflow_provider_dtrain.store.records.trials import HostRecord, Ticket
 from airflow_provider_dtrain.store.store import Store
@@ -228,3 +231,25 @@ def test_a_held_gang_is_named_and_stays(world: Store, use: Submit) -> None:
     (text,) = effects(world, "gpu-01", Deadline(by=world.db.now()))
     assert text.startswith("The gang of d/gang (allocation ")
     assert text.endswith("stays until its last task, or its DAG run, has ended.")
+
+
+def test_a_maintenance_evacuates_ready_hosts_and_its_end_enables_those(
+    store: Store, clock: Clock, two_hosts: list[HostRecord], submit: Submit, start: Start
+) -> None:
+    hook: Any = SimpleNamespace(store=store)
+    ticket = submit(preemptible=True)
+    start(ticket)
+    name = host_of(store, ticket)
+    (other,) = {"a", "b"} - {name}
+    store.hosts.set_state(other, HostState.DRAINING, "mine", by="bob")
+    until, now = store.db.now() + timedelta(hours=2), Deadline(by=store.db.now())
+    (effect,) = maintenance.drain(hook, until, [], now, "ann", "new racks")[name]
+    assert effect.endswith("saves at its next step and resumes elsewhere.")
+    assert due(store, ticket) == f"evacuated from {name}: maintenance: new racks"
+    assert maintenance.drain(hook, until, [], now, "ann", "again") == {}, "no host is ready"
+    clock.advance(3 * 3600)
+    hold = store.maintenance.get_or_over()
+    assert hold is not None
+    assert hold.hosts == (name,), "the later call and the end of the window keep it"
+    assert maintenance.enable(hook, hold.hosts, "ann") == [name]
+    assert (store.hosts.get(name).state, store.hosts.get(other).state_reason) == ("ready", "mine")

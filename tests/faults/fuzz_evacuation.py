@@ -152,10 +152,9 @@ def hurry() -> None:
     from airflow_provider_dtrain.engine.attempt import graceful_stop, restarts, runner
     from airflow_provider_dtrain.engine.session import runtime
 
-    runtime.CONTROL_CHECK_S = 0.2
-    graceful_stop.STOP_AGAIN_S = 0.5
-    runner.RETAKE_POLL_S = 0.1
-    restarts.FENCE_AGAIN_S = 0.5
+    periods = [(runtime, "CONTROL_CHECK_S"), (graceful_stop, "STOP_AGAIN_S"), (runner, "RETAKE_POLL_S")]
+    for module, name in [*periods, (restarts, "FENCE_AGAIN_S")]:
+        setattr(module, name, 0.2)
 
 
 def in_child(work: Callable[[], None]) -> None:

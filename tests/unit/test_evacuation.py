@@ -30,12 +30,14 @@ BY = datetime(2026, 1, 31, 22, 0, tzinfo=UTC)
         pytest.param(Resumption(preemptible=False, uses_library=True), True, 0.0, id="refuses-killed"),
     ],
 )
-def test_a_gang_is_asked_before_the_deadline_by_its_margin(gang: Resumption, kills: bool, before_s: float | None):
+def test_a_gang_is_asked_before_the_deadline_by_its_margin(
+    gang: Resumption, kills: bool, before_s: float | None
+) -> None:
     at = ask_at(Drain(host="a", by=BY, kills=kills), gang)
     assert at == (None if before_s is None else BY - timedelta(seconds=before_s))
 
 
-def test_of_several_hosts_the_earliest_deadline_counts():
+def test_of_several_hosts_the_earliest_deadline_counts() -> None:
     gang = Resumption(has_checkpoint=True, timeout_s=60.0)
     early, late = Drain(host="b", by=BY), Drain(host="a", by=BY + timedelta(hours=1))
     assert due([late, early], gang, BY - timedelta(seconds=61)) is None
@@ -43,7 +45,7 @@ def test_of_several_hosts_the_earliest_deadline_counts():
     assert due([late], gang, BY) is None
 
 
-def test_a_deadline_is_a_time_of_the_day_an_absolute_time_or_a_length():
+def test_a_deadline_is_a_time_of_the_day_an_absolute_time_or_a_length() -> None:
     now = datetime.now(UTC)
     assert abs((deadline("2h") - now).total_seconds() - 7200) < 60
     assert deadline("2026-01-31T22:00+00:00") == BY
@@ -54,12 +56,12 @@ def test_a_deadline_is_a_time_of_the_day_an_absolute_time_or_a_length():
 
 
 @pytest.mark.parametrize("text", ["25:00", "tonight", "", "2026-13-01", "-5m", "9" * 20])
-def test_another_text_is_no_deadline(text: str):
+def test_another_text_is_no_deadline(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="a deadline must be a time"):
         deadline(text)
 
 
-def test_a_command_has_one_deadline():
+def test_a_command_has_one_deadline() -> None:
     with pytest.raises(UsageError, match="--now and --by"):
         deadline_of(argparse.Namespace(now=True, by=BY, kill_at_deadline=False))
     with pytest.raises(UsageError, match="--kill-at-deadline"):
