@@ -1354,6 +1354,21 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_slurm_submission.py::test_a_step_that_a_signal_kills_shows_no_secret",
     ),
     Mutant(
+        name="a trial that ends leaves its waiting job in the queue of its scheduler",
+        path=f"{ENGINE}/attempt/trial_end.py",
+        old="    await slots.leave()\n",
+        new="    pass\n",
+        test="tests/contract/test_external_slots.py::test_a_trial_that_ends_before_its_job_starts_cancels_it[sqlite]",
+    ),
+    Mutant(
+        name="a job is given back before the log was read",
+        path=f"{ENGINE}/slots/external_slots.py",
+        old="        await self.rt.logs.receive(await self.rt.view())\n",
+        new="        pass\n",
+        test="tests/contract/test_external_slots.py"
+        "::test_the_log_is_read_to_its_end_before_the_job_is_given_back[sqlite-True]",
+    ),
+    Mutant(
         name="a submission whose answer was lost is repeated at once",
         path=f"{ENGINE}/slots/job_request.py",
         old=".total_seconds() < scheduler.settles_in_s:",

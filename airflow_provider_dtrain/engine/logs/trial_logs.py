@@ -96,6 +96,17 @@ class TrialLogs:
         if (log := self._logs.pop(view.attempt_id, None)) is not None:
             self._begin(view.attempt_id, self._end(view, log))
 
+    async def receive(self, view: AttemptView) -> None:
+        """Read the log of an attempt to its end, because its hosts are out of reach soon.
+
+        It returns after :data:`FINISH_MOST_S` at the latest.
+        """
+        if not self.wanted:
+            return
+        self.end(view)
+        if self._work:
+            await asyncio.wait(self._work.values(), timeout=FINISH_MOST_S)
+
     async def finish(self, view: AttemptView) -> None:
         """Wait until the task log has all lines of the ended attempts, or marks.
 

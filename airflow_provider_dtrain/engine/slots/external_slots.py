@@ -166,6 +166,7 @@ class _OfJob:
         """End a job whose slots are released. Recovery cancels it if it does not end by itself."""
         if job.is_over:
             return
+        await self.rt.logs.receive(await self.rt.view())
         channel = CHANNELS.current(self.rt.store.store_id, job.job_id)
         if channel is None or not await in_connect_thread(self._leave_nodes, job, channel):
             await self._cancel(job)
