@@ -15,6 +15,8 @@ from airflow_provider_dtrain.core.lifecycle.states import State
 
 #: Backend of a pool whose slots the queue of the store gives out. Other backends are names of external schedulers.
 OWN_BACKEND: Final = "hosts"
+#: Begin of the name under which a scheduler requests that a trial is killed. No user has such a name.
+_SCHEDULER: Final = "the scheduler of pool "
 
 
 class JobPhase(State):
@@ -57,6 +59,19 @@ class JobEnd:
     nodes: tuple[str, ...] = ()
     #: CPU time that its processes used, as a share of that of its CPUs; None: not known.
     cpu_share: float | None = None
+
+
+def scheduler_name(pool: str, message: str) -> str:
+    """Return the name under which the scheduler of a pool requests that a trial is killed.
+
+    :param message: why, in a sentence
+    """
+    return f"{_SCHEDULER}'{pool}': {message.removesuffix('.')}"
+
+
+def is_scheduler(name: str | None) -> bool:
+    """Return whether a request to kill a trial came from a scheduler, and not from a user."""
+    return name is not None and name.startswith(_SCHEDULER)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,12 +36,13 @@ from airflow_provider_dtrain.store.database.tables import (
 from airflow_provider_dtrain.store.database.transactions import Database, bump, guard_gang, lock_pool, reads, writes
 from airflow_provider_dtrain.store.hosts import insert_host
 from airflow_provider_dtrain.store.queue.accounting import waited_s
+from airflow_provider_dtrain.store.queue.pass_notes import shortest_s
 from airflow_provider_dtrain.store.queue.pass_writes import BEGIN_REASON, GRANT, PLACE, raise_token
 from airflow_provider_dtrain.store.queue.requests import end_forgotten
 from airflow_provider_dtrain.store.queue.slot_release import ALLOCATION
 from airflow_provider_dtrain.store.records.external_jobs import job_of_row
 from airflow_provider_dtrain.store.records.trials import HostRecord
-from airflow_provider_dtrain.store.timeline.notes import ENTER_WAIT
+from airflow_provider_dtrain.store.timeline.notes import enter_wait
 from airflow_provider_dtrain.store.views import store_mark
 
 #: First and longest pause between two polls of a pool, and the factor between them.
@@ -58,6 +59,8 @@ ENDS_WITHIN = timedelta(seconds=30)
 CANCEL_AGAIN = timedelta(seconds=60)
 #: A smaller change of the expected start is not written: schedulers estimate it anew with each of their passes.
 MOVED = timedelta(seconds=60)
+#: Shortest time in seconds for which the first reason of a wait gets an entry of its own. A job may start at once.
+KEPT_FROM_S = 1.0
 _LIVE = external_jobs.c.phase != JobPhase.ENDED
 
 
@@ -257,7 +260,7 @@ class ExternalJobs:
                 insert_host(self.db, conn, record)
         states.check("allocation", "waiting", "granted")
         token = raise_token(conn, 1)
-        statements.write(conn, [(ENTER_WAIT, [{"of": row.id, "since": None, "now": now}])] if row.trial_id else [])
+        enter_wait(conn, row, now)
         grant = {"of": row.id, "new_token": token, "waited": waited_s(row, now), "now": now}
         places = [
             {"new_allocation_id": row.id, "new_token": token, "new_host": record.name, "new_slot": slot}
@@ -275,9 +278,10 @@ class ExternalJobs:
         if row.state != "waiting" or row.reason == reason:
             return
         now = self.db.now()
-        if row.reason and row.trial_id is not None:
-            statements.write(conn, [(ENTER_WAIT, [{"of": row.id, "since": None, "now": now}])])
-        statements.write(conn, [(BEGIN_REASON, [{"of": row.id, "now_s": now.timestamp()}])])
+        since_s = row.requested_at.timestamp() if row.reason_since_s is None else row.reason_since_s
+        if row.reason and now.timestamp() - since_s >= shortest_s(row.reason_entries, KEPT_FROM_S):
+            enter_wait(conn, row, now)
+            statements.write(conn, [(BEGIN_REASON, [{"of": row.id, "now_s": now.timestamp()}])])
         statements.update(conn, allocations, row.id, reason=reason)
 
     # -- the end -------------------------------------------------------------------------------

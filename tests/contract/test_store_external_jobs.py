@@ -11,7 +11,8 @@ import pytest
 
 from airflow_provider_dtrain.api.prepared import as_json, compact
 from airflow_provider_dtrain.client.decoder import record
-from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobEnd, JobPhase, JobStatus
+from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobEnd, JobPhase, JobStatus, scheduler_name
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.scheduler_facts import NodeSize, PartitionFacts, SchedulerFacts, to_document
 from airflow_provider_dtrain.engine.submission.explanation import explain_trial
 from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
@@ -154,6 +155,76 @@ def test_the_timeline_has_submission_start_and_end_of_a_job(
     use = use_of(store.external_jobs.of_trial(ticket.trial_id), clock.now)
     assert use is not None
     assert (use.jobs, use.node_hours, use.waited_s, use.cpu_share) == (1, 0.5, 30.0, 0.5)
+
+
+def test_the_waits_of_a_trial_follow_each_other_and_short_ones_belong_to_the_next(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
+) -> None:
+    begun = clock.now
+    for reason, seconds in (
+        ("Priority.", 20.0),
+        ("It is asked.", 0.5),
+        ("The nodes are in use.", 30.0),
+        ("Boots.", 4.0),
+    ):
+        store.external_jobs.note_reason(job.allocation_id, reason)
+        clock.advance(seconds)
+    run(store, ticket, job, clock)
+    waits = [one for one in store.timeline.of_trial(ticket.trial_id) if one.kind == "waited"]
+    assert [one.detail["reason"] for one in waits] == ["Priority.", "The nodes are in use.", "Boots."]
+    assert [((one.at - begun).total_seconds(), one.until and (one.until - begun).total_seconds()) for one in waits] == [
+        (0.0, 20.0), (20.0, 50.5), (50.5, 54.5),
+    ]  # fmt: skip
+
+
+def test_a_wait_of_a_week_has_few_entries(store: Store, ticket: Ticket, job: ExternalJob, clock: Clock) -> None:
+    for number in range(600):
+        store.external_jobs.note_reason(job.allocation_id, f"The job is number {number} in its queue.")
+        clock.advance(7 * 86400.0 / 600)
+    waits = [one for one in store.timeline.of_trial(ticket.trial_id) if one.kind == "waited"]
+    assert 50 < len(waits) < 160
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "entry", "text"),
+    [
+        (EndKind.TIMEOUT, "Slurm warns.", "released", "Slurm job 4711 ended."),
+        (EndKind.PREEMPTED, "Slurm warns.", "preempted", "Slurm job 4711 ended."),
+        (EndKind.CANCELLED, "Slurm warns.", "released", "Slurm job 4711 ended."),
+        (EndKind.COMPLETED, "paused by ann", "released", "paused by ann"),
+    ],
+)
+def test_entries_name_why_an_attempt_lost_its_job_and_belong_to_it(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock, kind: EndKind, reason: str, entry: str, text: str
+) -> None:
+    run(store, ticket, job, clock)
+    watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+    store.queue.take_up(ticket.attempt_id, watch)
+    store.attempts.set_plan(ticket.attempt_id, watch, {"plans": {"n1.1": {"ranks": []}}})
+    store.attempts.set_running(ticket.attempt_id, watch)
+    clock.advance(60)
+    store.attempts.set_stopping(ticket.attempt_id, watch, reason)
+    store.queue.release(ticket.attempt_id, watch, ["n1.1"], proof="clear")
+    store.attempts.yield_gang(ticket.attempt_id, watch, reason=reason, paused=False)
+    clock.advance(5)
+    report(store, job, JobPhase.ENDED, end=JobEnd(kind=kind, message="Slurm job 4711 ended."))
+    entries = {one.kind: one for one in store.timeline.of_trial(ticket.trial_id)}
+    assert {"released", "preempted"} & set(entries) == {entry}
+    assert entries[TimelineKind(entry)].text == f"Released its slots: {text}"
+    of_job = [one for one in entries.values() if one.kind.startswith("job_")]
+    assert [(one.kind, one.attempt) for one in of_job] == [("job_submitted", 1), ("job_started", 1), ("job_ended", 1)]
+
+
+def test_a_kill_by_the_end_of_a_job_has_no_user(store: Store, ticket: Ticket) -> None:
+    store.control.kill(ticket.trial_id, scheduler_name("hpc", "Slurm job 4711 was cancelled."))
+    (entry,) = [one for one in store.timeline.of_trial(ticket.trial_id) if one.kind == "kill_requested"]
+    assert entry.text == (
+        "The trial is killed, because its job was ended. Request of the scheduler of pool 'hpc': "
+        "Slurm job 4711 was cancelled."
+    )
+    store.control.kill(ticket.trial_id, "ann")
+    (entry,) = [one for one in store.timeline.of_trial(ticket.trial_id) if one.kind == "kill_requested"]
+    assert entry.text == "User ann requested that the trial is killed."
 
 
 def test_the_key_of_a_job_does_not_outlive_it(store: Store, ticket: Ticket, job: ExternalJob) -> None:

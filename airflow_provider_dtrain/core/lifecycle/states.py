@@ -86,7 +86,7 @@ class AttemptState(State):
     LOST = "lost", "a host failed"
     PREEMPTED = (
         "preempted",
-        "it wrote its checkpoint and released its gang, for a more urgent request, a pause or an evacuation",
+        "it wrote its checkpoint and released its gang: for a more urgent one, a pause, an evacuation, or at the end of its job",
     )
 
 

@@ -43,11 +43,15 @@ class TimelineKind(Explained):
     GIVE_WAY = "give_way", "the queue asked it to release its slots for a more urgent request"
     EVACUATED = "evacuated", "a host had to become empty, so it was asked to save and resume on other hosts"
     STOP_REQUESTED = "stop_requested", "a user requested that it ends with its best result so far"
-    KILL_REQUESTED = "kill_requested", "a user requested that it is killed"
+    KILL_REQUESTED = "kill_requested", "a user requested that it is killed, or ended its job"
     RANK_FAILED = "rank_failed", "a rank of it ended with an error"
     HOST_EXCLUDED = "host_excluded", "it avoids a host from now on"
     JOB_ENDED = "job_ended", "the job of the external scheduler ended"
-    PREEMPTED = "preempted", "it released its slots for a more urgent request or a pause, and waits again"
+    PREEMPTED = "preempted", "it released its slots for a more urgent request, and waits again"
+    RELEASED = (
+        "released",
+        "it released its slots for a pause, or because the time of its job was over or its job was ended",
+    )
     ENDED = "ended", "it ended, in the state that its details name"
     OMITTED = "omitted", "further entries of this time are not shown"
 

@@ -98,9 +98,13 @@ def _attempt(number: int, own: Sequence[TimelineEntry], trial_end: datetime) -> 
     )
 
 
+#: Kinds of entries at which an attempt has lost its slots.
+_MOVED = frozenset({TimelineKind.PREEMPTED, TimelineKind.RELEASED, TimelineKind.RETURNED})
+
+
 def _end(own: Sequence[TimelineEntry], last: TimelineEntry, trial_end: datetime) -> datetime:
     """Return the end of an attempt: of its run, or of its grant when no rank was started."""
-    moved = [entry.at for entry in own if entry.kind in {TimelineKind.PREEMPTED, TimelineKind.RETURNED}]
+    moved = [entry.at for entry in own if entry.kind in _MOVED]
     return last.until or max(moved, default=trial_end)
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobAsk, warning_lead_s
+from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobAsk, scheduler_name, warning_lead_s
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.engine.session.background import alongside, in_background
 from airflow_provider_dtrain.engine.session.threads import in_connect_thread, in_thread
@@ -202,8 +202,7 @@ class _OfJob:
             await in_connect_thread((await ascheduler(pool)).cancel, [job.number])
 
     async def _kill(self, view: AttemptView, message: str) -> None:
-        by = f"the scheduler of pool '{view.pool}': {message.removesuffix('.')}"
-        await self.rt.db(self.rt.store.control.kill, view.trial_id, by)
+        await self.rt.db(self.rt.store.control.kill, view.trial_id, scheduler_name(view.pool, message))
 
 
 class ExternalSlots(_OfJob):

@@ -97,12 +97,21 @@ def ended_reasons(found: Situation, rows: Sequence[Mapping[str, Any]], granted: 
     )
 
 
+def shortest_s(entries: int, first_s: float = KEPT_FROM_S) -> float:
+    """Return the seconds that a reason must have lasted for an entry of its own.
+
+    :param entries: that the wait has
+    :param first_s: seconds for the first one
+    """
+    return float(first_s * 2 ** (entries / DOUBLED_AFTER))
+
+
 def _is_kept(entry: EntryRow, reason: str, now_s: float) -> bool:
     """Return whether the reason of a request has lasted long enough for an entry when another one replaces it."""
     since_s = entry.reason_since_s
     if since_s is None and entry.eligible_since is not None:
         since_s = entry.eligible_since.timestamp()
-    if since_s is not None and now_s - since_s < KEPT_FROM_S * 2 ** (entry.reason_entries / DOUBLED_AFTER):
+    if since_s is not None and now_s - since_s < shortest_s(entry.reason_entries):
         return False
     return without_position(reason) != without_position(entry.reason)
 

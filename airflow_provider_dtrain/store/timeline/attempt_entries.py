@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import pairwise
 
+from airflow_provider_dtrain.core.external_jobs import EndKind, end_of
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind, duration, one_line
 from airflow_provider_dtrain.store.timeline.history import FailedRankRow, History, LaunchRow, NoteRow, SavedRow
 
@@ -14,6 +16,9 @@ _BUILDS = {
     0: "The environment could not be built",
     1: "The environment was built",
 }
+
+#: Ends of a job that its scheduler, a user or a failure decided.
+_TAKEN = frozenset({EndKind.TIMEOUT, EndKind.PREEMPTED, EndKind.NODE_FAILED, EndKind.CANCELLED, EndKind.LOST})
 
 
 def attempt_entries(history: History) -> Iterator[TimelineEntry]:
@@ -28,13 +33,7 @@ def attempt_entries(history: History) -> Iterator[TimelineEntry]:
                 text=f"All ranks of attempt {attempt.number} were started.",
             )
         if attempt.state == "preempted" and attempt.ended_at is not None:
-            yield TimelineEntry(
-                at=attempt.ended_at,
-                kind=TimelineKind.PREEMPTED,
-                attempt=attempt.number,
-                text=f"Released its slots: {one_line(attempt.reason) or 'it was asked to'}",
-                detail={"reason": attempt.reason},
-            )
+            yield _released(history, attempt, attempt.ended_at)
         failed = [row for row in history.failed_ranks if row.attempt_id == attempt.id]
         if failed:
             yield _rank_failed(history, attempt, failed[0], len(failed))
@@ -44,6 +43,25 @@ def attempt_entries(history: History) -> Iterator[TimelineEntry]:
     for former, attempt in pairwise(history.attempts):
         if former.state != "preempted":
             yield _restarted(former, attempt)
+
+
+def _released(history: History, attempt: LaunchRow, at: datetime) -> TimelineEntry:
+    """Return that an attempt released its slots, for which of the reasons."""
+    jobs = [row for row in history.jobs if row.allocation_id == attempt.allocation_id]
+    end = end_of(jobs[-1].end) if jobs else None
+    if end is not None and end.kind not in _TAKEN:
+        end = None
+    was_asked = any(row.id == attempt.allocation_id and row.preempted_at is not None for row in history.requests)
+    is_preempted = was_asked if end is None else end.kind == EndKind.PREEMPTED
+    # The warning before the end of a job does not say why it ends.
+    reason = attempt.reason if end is None else end.message
+    return TimelineEntry(
+        at=at,
+        kind=TimelineKind.PREEMPTED if is_preempted else TimelineKind.RELEASED,
+        attempt=attempt.number,
+        text=f"Released its slots: {one_line(reason) or 'it was asked to'}",
+        detail={"reason": attempt.reason, "end": None if end is None else end.kind},
+    )
 
 
 def _noted(history: History) -> Iterator[TimelineEntry]:

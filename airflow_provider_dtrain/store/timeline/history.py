@@ -237,6 +237,12 @@ class History:
         """Return the number of the attempt of a time."""
         return next((one.number for one in reversed(self.attempts) if one.created_at <= at), None)
 
+    def attempt_of(self, allocation_id: int, at: datetime) -> int | None:
+        """Return the number of the attempt that had or awaited an allocation at a time."""
+        users = [one for one in self.attempts if one.allocation_id == allocation_id]
+        before = [one.number for one in users if one.created_at <= at]
+        return before[-1] if before else next((one.number for one in users), None)
+
     def in_attempt(self, at: datetime, attempt_id: int) -> datetime:
         """Return a time of a host, moved into the span of its attempt."""
         of = next((one for one in self.attempts if one.id == attempt_id), None)

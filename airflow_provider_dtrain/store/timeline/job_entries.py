@@ -29,7 +29,7 @@ def _entries(history: History, row: Row[Any]) -> Iterator[TimelineEntry]:
         yield TimelineEntry(
             at=job.submitted_at,
             kind=TimelineKind.JOB_SUBMITTED,
-            attempt=history.attempt_at(job.submitted_at),
+            attempt=history.attempt_of(job.allocation_id, job.submitted_at),
             text=f"{name} was submitted to pool '{job.pool}'.",
             detail=detail,
         )
@@ -39,7 +39,7 @@ def _entries(history: History, row: Row[Any]) -> Iterator[TimelineEntry]:
             at=max(job.started_at, job.submitted_at or job.started_at),
             until=(job.ends_at or job.ended_at) if job.is_over else None,
             kind=TimelineKind.JOB_STARTED,
-            attempt=history.attempt_at(job.started_at),
+            attempt=history.attempt_of(job.allocation_id, job.started_at),
             text=f"{name} started on {_nodes(job.nodes)}{waited}.",
             detail={**detail, "nodes": len(job.nodes), "waited_s": job.waited_s},
         )
@@ -47,7 +47,7 @@ def _entries(history: History, row: Row[Any]) -> Iterator[TimelineEntry]:
         yield TimelineEntry(
             at=job.ended_at,
             kind=TimelineKind.JOB_ENDED,
-            attempt=history.attempt_at(job.ended_at),
+            attempt=history.attempt_of(job.allocation_id, job.ended_at),
             host=job.end.nodes[0] if len(job.end.nodes) == 1 else None,
             text=job.end.message,
             detail={

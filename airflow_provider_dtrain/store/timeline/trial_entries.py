@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from airflow_provider_dtrain.core.documents import JsonObject
+from airflow_provider_dtrain.core.external_jobs import is_scheduler
 from airflow_provider_dtrain.core.lifecycle.timeline import Detail, TimelineEntry, TimelineKind, duration, one_line
 from airflow_provider_dtrain.store.timeline.history import History, NoteRow
 
@@ -72,7 +73,7 @@ def _requests(history: History) -> Iterator[TimelineEntry]:
             at=trial.kill_requested_at,
             kind=TimelineKind.KILL_REQUESTED,
             attempt=history.attempt_at(trial.kill_requested_at),
-            text=f"{_user(trial.kill_requested_by)} requested that the trial is killed.",
+            text=_kill_text(trial.kill_requested_by),
             detail={"by": trial.kill_requested_by},
         )
 
@@ -107,6 +108,12 @@ def _of_user(
         text=f"{_user(note.by)} {message}.",
         detail={"by": note.by, **detail},
     )
+
+
+def _kill_text(by: str | None) -> str:
+    if is_scheduler(by):
+        return f"The trial is killed, because its job was ended. Request of {by}."
+    return f"{_user(by)} requested that the trial is killed."
 
 
 def _user(by: str | None) -> str:

@@ -35,6 +35,7 @@ const LOOKS = new Map<string, Look>([
   ["host_excluded", { color: "bad", shape: "triangle" }],
   ["job_ended", { color: "neutral", shape: "triangle" }],
   ["preempted", { color: "bad", shape: "diamond" }],
+  ["released", { color: "waiting", shape: "triangle" }],
   ["ended", { color: "neutral", shape: "square" }],
 ]);
 
