@@ -361,7 +361,7 @@ def _limit_reached(conn: Connection, row: AllocationRow, most: int | None) -> st
     if most is not None:
         count = len(conn.execute(live.where(external_jobs.c.pool == row.pool)).all())
         if count >= most:
-            return f"pool '{row.pool}' has {count} jobs, and its max_jobs is {most}"
+            return f"pool '{row.pool}' has {count} jobs, and its --max-jobs is {most}"
     own = conn.execute(_SHARES.where(trials.c.id == row.trial_id)).one_or_none()
     if own is None:
         return None

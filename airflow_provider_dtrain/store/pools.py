@@ -155,14 +155,15 @@ def _refuse_used(conn: Connection, name: str) -> None:
     live = (allocations.c.pool == name, allocations.c.state.in_(ALLOCATION_LIVE))
     waiting = conn.scalar(sa.select(sa.func.count()).select_from(allocations).where(*live))
     of_pool = (external_jobs.c.pool == name, external_jobs.c.phase != JobPhase.ENDED)
-    jobs = [
-        number or job
-        for number, job in conn.execute(sa.select(external_jobs.c.number, external_jobs.c.name).where(*of_pool))
-    ]
-    if jobs:
+    columns = (external_jobs.c.number, external_jobs.c.name, allocations.c.trial_id)
+    query = sa.select(*columns).join(allocations, allocations.c.id == external_jobs.c.allocation_id).where(*of_pool)
+    if jobs := conn.execute(query.order_by(external_jobs.c.id)).all():
+        trials = sorted({row.trial_id for row in jobs if row.trial_id is not None})
+        kill = f"airflow dtrain trials kill {trials[0]}" if trials else f"airflow dtrain queue list --pool {name}"
         raise ConflictError(
-            f"Pool '{name}' is in use: job {', '.join(jobs)}, {waiting} request(s). End the trials first. They are in: "
-            f"airflow dtrain queue list --pool {name}"
+            f"Pool '{name}' is in use: job {', '.join(row.number or row.name for row in jobs)}, {waiting} request(s). "
+            + (f"They belong to trial {', '.join(map(str, trials))}. " if trials else "")
+            + f"End them first: {kill}, or cancel the jobs with the scheduler's own command."
         )
     if members or waiting:
         raise ConflictError(

@@ -168,7 +168,7 @@ def _of_scheduler(flag: str, text: str, *, dest_name: str | None = None, **kwarg
     return Arg((flag,), help=text, dest=f"{SCHEDULER}{name}", **kwargs)
 
 
-_SCHEDULER = (
+SCHEDULER_OPTIONS = (
     Arg(
         ("--backend",),
         help="Who gives out the slots: the queue of this store (hosts, default) or Slurm",
@@ -320,7 +320,7 @@ def _pools() -> Group:
         ("Host checks", checks),
         defaults,
         ("Containers", containers),
-        ("Slots of another scheduler", _SCHEDULER),
+        ("Slots of another scheduler", SCHEDULER_OPTIONS),
     )
     return Group(
         name="pools",

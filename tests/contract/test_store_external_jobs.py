@@ -129,8 +129,11 @@ def test_a_pool_with_a_live_job_stays_and_its_nodes_refuse_commands_of_hosts(
     store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
 ) -> None:
     run(store, ticket, job, clock)
-    with pytest.raises(ConflictError, match=r"job 4711, 1 request"):
+    kill = rf"job 4711, 1 request.* trial {ticket.trial_id}\. .*trials kill {ticket.trial_id}, or cancel the jobs"
+    with pytest.raises(ConflictError, match=kill):
         store.pools.remove("hpc")
+    with pytest.raises(ConflictError, match=kill):
+        store.pools.set_scheduler("hpc", backend="slurm", slot_type="cuda", scheduler={})
     with pytest.raises(ConflictError, match=rf"node of job 4711 .* trials kill {ticket.trial_id}"):
         refuse_node(store, store.hosts.get("n1.1"), "be drained")
 
@@ -252,7 +255,7 @@ def test_limits_are_kept_before_a_job_is_submitted(
     waiting = submit(slots=2, pool="hpc", max_slots=3)
     reason = store.external_jobs.begin(allocation(store, waiting), b"", most=1)
     assert isinstance(reason, str)
-    assert "max_jobs is 1" in reason
+    assert "--max-jobs is 1" in reason
     # The first trial of the experiment has set no cap, and its job has two slots.
     experiment = store.attempts.get(waiting.attempt_id).experiment_id
     store.control.set("experiment", experiment, by="ann", max_slots=3)

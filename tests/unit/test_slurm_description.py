@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -57,7 +58,7 @@ def test_a_cluster_that_can_run_jobs_passes_all_checks() -> None:
         ("partition", False, "is DOWN", {}, {"state": "DOWN"}, {}),
         ("partition", False, "0 of 1 nodes", {}, {"nodes": (replace(NODE, state="DRAINED"),)}, {}),
         ("partition", False, "no partition 'cpu'", {}, {}, {"partition": "cpu"}),
-        ("nodes", False, "gres_name", {}, {"nodes": (replace(NODE, gres=()),)}, {}),
+        ("nodes", False, "--gres-name", {}, {"nodes": (replace(NODE, gres=()),)}, {}),
         ("time limit", False, "neither DefaultTime nor MaxTime", {}, {"max_time_s": None}, {}),
         ("time limit", False, "above MaxTime", {}, {}, {"time_limit": "2d"}),
         ("preemption", True, "GraceTime 120 s: a preempted job has 120 s", {}, {}, {}),
@@ -79,6 +80,8 @@ def test_findings_name_what_stops_jobs_or_loses_work(
     found = findings(replace(CONFIG, **config), replace(GPU, **partition), **options)
     assert found[name][0] is is_ok
     assert part in found[name][1]
+    for _, message in found.values():
+        assert not re.search(r"\.\.|\.$|[^.;,] (Set|See) ", message), message
 
 
 def test_sacct_is_never_required() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.slurm.options import SlurmOptions, slurm_options
+from airflow_provider_dtrain.core.slurm.options import SlurmOptions, flag, slurm_options
 from airflow_provider_dtrain.core.slurm.user_options import PROTECTED, arguments, option_problem
 from airflow_provider_dtrain.errors import ConfigError
+from airflow_provider_dtrain.terminal import definition
 
 EVERYTHING: dict[str, Any] = {
     "conn_id": "slurm_login", "partition": "gpu,long", "account": "lab_1", "qos": "high", "clusters": "c1",
@@ -20,10 +22,11 @@ EVERYTHING: dict[str, Any] = {
 }  # fmt: skip
 
 
-def problems(**document: Any) -> dict[str, str]:
+def problems(**document: Any) -> list[tuple[str, str]]:
+    """Return arguments of ``pools set`` with the problems of their values."""
     with pytest.raises(ConfigError) as caught:
         slurm_options(document, source="pool 'hpc'")
-    return {problem.path: problem.message for problem in caught.value.problems}
+    return [(problem.path, problem.message) for problem in caught.value.problems]
 
 
 def test_every_option_survives_json() -> None:
@@ -59,26 +62,31 @@ def test_a_pool_without_options_is_on_this_machine() -> None:
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_used_is_refused(name: str, value: Any) -> None:
-    assert list(problems(**{name: value})) == [name]
+    assert [path for path, _ in problems(**{name: value})] == [name if name == "nodes" else flag(name)]
+
+
+def test_messages_name_options_as_the_command_does() -> None:
+    named = {argument.flags[0] for argument in definition.SCHEDULER_OPTIONS}
+    assert {flag(field.name) for field in fields(SlurmOptions)} <= named
 
 
 def test_all_problems_come_at_once_with_their_paths() -> None:
     found = problems(
         slots="tpu", time_limit="x", sbatch_options=["-C ok", "--nodes=2", "-a 1-3"], without_options=["job-name", "z"]
     )
-    assert list(found) == ["slots", "time_limit", "sbatch_options.1", "sbatch_options.2"] + [
-        "without_options.0",
-        "without_options.1",
-    ]
-    assert "job arrays are not supported" in found["sbatch_options.2"]
-    assert "the name finds the job" in found["without_options.0"]
+    options = ["--slots", "--time-limit", *["--sbatch-option"] * 2, *["--without-option"] * 2]
+    assert [path for path, _ in found] == options
+    assert "job arrays are not supported" in found[3][1]
+    assert "the name finds the job" in found[4][1]
 
 
 def test_values_that_exclude_each_other_are_refused() -> None:
-    assert list(problems(memory_per_slot="1G", memory_per_cpu="1G")) == ["memory_per_cpu"]
-    assert list(problems(slots="cpu", gres_type="a100")) == ["gres_type"]
-    assert list(problems(time_limit="1h", time_min="2h")) == ["time_min"]
-    assert list(problems(gres_name="gpu", sbatch_options=["--gres=nvme:1"])) == ["sbatch_options.0"]
+    assert problems(memory_per_slot="1G", memory_per_cpu="1G") == [
+        ("--memory-per-cpu", "--memory-per-slot is set as well; set one of them")
+    ]
+    assert [path for path, _ in problems(slots="cpu", gres_type="a100")] == ["--gres-type"]
+    assert [path for path, _ in problems(time_limit="1h", time_min="2h")] == ["--time-min"]
+    assert [path for path, _ in problems(gres_name="gpu", sbatch_options=["--gres=nvme:1"])] == ["--sbatch-option"]
     assert slurm_options({"sbatch_options": ["--gres=nvme:1"]}).sbatch_options == ("--gres=nvme:1",)
 
 

@@ -136,7 +136,7 @@ def test_a_job_always_has_a_time_limit() -> None:
     assert isinstance(time_limit_of(pool, partition(maximum=1800)), NoTimeLimit)
     unlimited = time_limit_of(slurm_options({}), partition())
     assert isinstance(unlimited, NoTimeLimit)
-    assert "time_limit" in unlimited.reason
+    assert "--time-limit" in unlimited.reason
     assert isinstance(time_limit_of(slurm_options({}), None), NoTimeLimit)
 
 

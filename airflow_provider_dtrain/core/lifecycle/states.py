@@ -86,7 +86,8 @@ class AttemptState(State):
     LOST = "lost", "a host failed"
     PREEMPTED = (
         "preempted",
-        "it wrote its checkpoint and released its gang: for a more urgent one, a pause, an evacuation, or at the end of its job",
+        "it wrote its checkpoint and released its gang: for a more urgent one, a pause, an evacuation, "
+        "or at the end of its job",
     )
 
 

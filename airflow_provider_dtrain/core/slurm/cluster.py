@@ -179,14 +179,14 @@ def time_limit_of(options: SlurmOptions, partition: Partition | None) -> int | N
     if (limit := options.time_limit_s) is not None:
         if partition and maximum is not None and limit > maximum:
             return NoTimeLimit(
-                reason=f"time_limit {options.time_limit} is above MaxTime of partition '{partition.name}', which is "
+                reason=f"--time-limit {options.time_limit} is above MaxTime of partition '{partition.name}', which is "
                 f"{maximum // 60} minutes. Set it to at most {maximum // 60}m."
             )
         return limit
     chosen = (partition.default_time_s if partition else None) or maximum
     if chosen is None:
         name = f"Partition '{partition.name}'" if partition else "The default partition"
-        return NoTimeLimit(reason=f"{name} has neither DefaultTime nor MaxTime. Set the pool's option time_limit.")
+        return NoTimeLimit(reason=f"{name} has neither DefaultTime nor MaxTime. Set --time-limit of the pool.")
     return chosen if maximum is None else min(chosen, maximum)
 
 

@@ -22,10 +22,9 @@ _SEEN_S = 60
 
 
 def no_partition(options: SlurmOptions) -> str:
-    """Return that the cluster lacks the partition of a pool."""
+    """Return that the cluster lacks the partition of a pool, as a sentence."""
     name = options.partition
-    what = f"The cluster has no partition '{name}'" if name else "The cluster has no default partition"
-    return f"{what}. See: sinfo"
+    return f"The cluster has no {f'partition {name!r}' if name else 'default partition'}; sinfo lists its partitions."
 
 
 def facts_of(
@@ -109,23 +108,23 @@ def _programs(programs: Mapping[str, str | None], config: ClusterConfig) -> Find
 def _version(config: ClusterConfig) -> Finding:
     known = warnings(config.version)
     text = "not known" if config.version is None else version_text(config.version)
-    return Finding(name="version", is_ok=is_usable(config.version), message=". ".join([text, *known]).rstrip("."))
+    return Finding(name="version", is_ok=is_usable(config.version), message=" ".join([f"{text}.", *known]).rstrip("."))
 
 
 def _of_partition(options: SlurmOptions, used: Partition | None) -> Iterator[Finding]:
     if used is None:
-        yield Finding(name="partition", is_ok=False, message=f"{no_partition(options)} Set the pool's option partition")
+        yield Finding(name="partition", is_ok=False, message=f"{no_partition(options)} Set --partition of the pool")
         return
     usable = sum(node.is_usable for node in used.nodes)
     message = f"'{used.name}' is {used.state}, {usable} of {len(used.nodes)} nodes can get jobs"
     yield Finding(name="partition", is_ok=used.state == "UP" and usable > 0, message=message)
     sizes = used.sizes(options)
     listed = ", ".join(f"{count} with {slots}" for slots, count in sizes.items())
-    message = f"slots of nodes: {listed}" if sizes else "no node has a slot. Set the pool's options slots, gres_name"
+    message = f"slots of nodes: {listed}" if sizes else "no node has a slot. Set --slots or --gres-name of the pool"
     yield Finding(name="nodes", is_ok=bool(sizes), message=message)
     limit = time_limit_of(options, used)
     if isinstance(limit, NoTimeLimit):
-        yield Finding(name="time limit", is_ok=False, message=limit.reason)
+        yield Finding(name="time limit", is_ok=False, message=limit.reason.rstrip("."))
         return
     message = f"{slurm_time(limit)}; a longer training continues in further jobs, from its latest checkpoint"
     yield Finding(name="time limit", is_ok=True, message=message)
@@ -179,9 +178,11 @@ def _priority(config: ClusterConfig) -> Finding:
 def _limits(options: SlurmOptions, config: ClusterConfig) -> Finding:
     most, own = config.max_job_count, options.max_jobs
     if most is not None and own is not None and own > most:
-        message = f"the pool's max_jobs {own} is above the cluster's MaxJobCount {most}. Set --max-jobs {most} or less"
+        message = (
+            f"--max-jobs {own} of the pool is above the cluster's MaxJobCount {most}. Set --max-jobs {most} or less"
+        )
         return Finding(name="max jobs", is_ok=False, message=message)
-    of_pool = f"{own} at a time" if own is not None else "any number at a time (the pool has no max_jobs)"
+    of_pool = f"{own} at a time" if own is not None else "any number at a time (the pool has no --max-jobs)"
     of_cluster = "" if most is None else f"; MaxJobCount of the cluster is {most}"
     more = ". Limits of the account: sacctmgr show assoc" if "LIMITS" in config.enforces else ""
     return Finding(name="max jobs", is_ok=True, message=f"{of_pool}{of_cluster}{more}")

@@ -116,7 +116,7 @@ _KINDS: Final[dict[JobState, tuple[EndKind, NextStep, str]]] = {
     JobState.OUT_OF_MEMORY: (
         EndKind.OUT_OF_MEMORY,
         NextStep.RESTART,
-        "used more memory than it has. Raise the pool's option memory_per_slot or memory_per_cpu, or use less memory.",
+        "used more memory than it has. Raise --memory-per-slot or --memory-per-cpu of the pool, or use less memory.",
     ),
     JobState.CANCELLED: (EndKind.CANCELLED, NextStep.KILL, "was cancelled"),
     JobState.BOOT_FAIL: (
@@ -137,7 +137,7 @@ _KINDS: Final[dict[JobState, tuple[EndKind, NextStep, str]]] = {
     JobState.DEADLINE: (
         EndKind.DEADLINE,
         NextStep.KILL,
-        "was ended at its deadline. Remove --deadline from the pool's sbatch_options, or start sooner.",
+        "was ended at its deadline. Remove --deadline from --sbatch-option of the pool, or start sooner.",
     ),
     JobState.REVOKED: (
         EndKind.REVOKED,

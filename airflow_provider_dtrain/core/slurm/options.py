@@ -29,6 +29,10 @@ SRUN_OPTIONS: Final = frozenset(
 )
 #: Maximum bytes of the setup lines: the controller stores the script of each job, 4 MiB at most.
 MAX_SETUP_BYTES: Final = 256 * 1024
+#: Options whose argument of ``pools set`` has another name.
+_FLAGS: Final = {
+    "conn_id": "conn", "sbatch_options": "sbatch-option", "without_options": "without-option", "output": "job-output",
+}  # fmt: skip
 _MAX_COUNT: Final = 4096
 _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,126}", re.ASCII)
 _PARTITIONS: Final = re.compile(rf"{_WORD.pattern}(?:,{_WORD.pattern}){{0,15}}", re.ASCII)
@@ -118,6 +122,11 @@ class SlurmOptions:
         return found
 
 
+def flag(name: str) -> str:
+    """Return the argument of ``pools set`` that sets an option, which messages name."""
+    return f"--{_FLAGS.get(name, name.replace('_', '-'))}"
+
+
 def slurm_options(document: Mapping[str, Any], *, source: str = "Slurm options") -> SlurmOptions:
     """Return the options in a document.
 
@@ -130,7 +139,7 @@ def slurm_options(document: Mapping[str, Any], *, source: str = "Slurm options")
     values: dict[str, Any] = {}
     for name, value in document.items():
         if name not in known:
-            problems.append(Problem(path=str(name), message=f"unknown option; known are {', '.join(sorted(known))}"))
+            problems.append(Problem(path=str(name), message=f"unknown option; known are {', '.join(map(flag, known))}"))
         elif value is not None:
             found = list(_field_problems(name, value))
             problems += found
@@ -145,32 +154,31 @@ def slurm_options(document: Mapping[str, Any], *, source: str = "Slurm options")
 def _field_problems(name: str, value: Any) -> list[Problem]:
     if name in ("sbatch_options", "without_options"):
         if not isinstance(value, (list, tuple, set, frozenset)):
-            return [Problem(path=name, message=f"{shown(value)} is not a list of options")]
+            return [Problem(path=flag(name), message=f"{shown(value)} is not a list of options")]
         check = option_problem if name == "sbatch_options" else _without_problem
         ordered = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-        messages = ((index, check(one)) for index, one in enumerate(ordered))
-        return [Problem(path=f"{name}.{index}", message=message) for index, message in messages if message]
+        return [Problem(path=flag(name), message=message) for one in ordered if (message := check(one))]
     message = _CHECKS[name](value)
-    return [Problem(path=name, message=message)] if message else []
+    return [Problem(path=flag(name), message=message)] if message else []
 
 
 def _together(values: Mapping[str, Any]) -> list[Problem]:
     """Return the problems of values that cannot be used together."""
     found: list[Problem] = []
     if "memory_per_slot" in values and "memory_per_cpu" in values:
-        found.append(Problem(path="memory_per_cpu", message="memory_per_slot is set as well; set one of them"))
+        found.append(Problem(path=flag("memory_per_cpu"), message="--memory-per-slot is set as well; set one of them"))
     if values.get("slots") == "cpu":
         found += [
-            Problem(path=name, message="slots of CPUs have no generic resource; remove it or set slots to gpu")
+            Problem(path=flag(name), message="slots of CPUs have no generic resource; remove it, or set --slots gpu")
             for name in ("gres_name", "gres_type")
             if name in values
         ]
     limit, shortest = seconds_of(values.get("time_limit", "")), seconds_of(values.get("time_min", ""))
     if limit is not None and shortest is not None and shortest > limit:
-        found.append(Problem(path="time_min", message=f"{values['time_min']!r} is above time_limit"))
-    for index, option in enumerate(values.get("sbatch_options", ())):
+        found.append(Problem(path=flag("time_min"), message=f"{values['time_min']!r} is above --time-limit"))
+    for option in values.get("sbatch_options", ()):
         if message := option_problem(option, gres_name=values.get("gres_name")):
-            found.append(Problem(path=f"sbatch_options.{index}", message=message))
+            found.append(Problem(path=flag("sbatch_options"), message=message))
     return found
 
 
@@ -231,7 +239,7 @@ def _setup(value: Any) -> str | None:
         return f"{size} bytes; at most {MAX_SETUP_BYTES} are accepted"
     for number, line in enumerate(value.split("\n"), 1):
         if line.lstrip().startswith(("#SBATCH", "#PBS", "#BSUB")):
-            return f"line {number} has an option of sbatch, which has no effect here; add it to sbatch_options"
+            return f"line {number} has an option of sbatch, which has no effect here; add it by --sbatch-option"
     return None
 
 

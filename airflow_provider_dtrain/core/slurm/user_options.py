@@ -14,8 +14,8 @@ _OUTPUT: Final = "the program that submits reads the output"
 #: Long options of ``sbatch`` that a user may not add -> the reason and what to use instead.
 PROTECTED: Final[dict[str, str]] = {
     "job-name": "the name finds the job of an attempt",
-    "output": "use the pool's option output",
-    "error": "use the pool's option output",
+    "output": "use --job-output of the pool",
+    "error": "use --job-output of the pool",
     "input": _OWN,
     "open-mode": _OWN,
     "nodes": _GANG,
@@ -25,21 +25,21 @@ PROTECTED: Final[dict[str, str]] = {
     "ntasks-per-core": _GANG,
     "ntasks-per-socket": _GANG,
     "ntasks-per-gpu": _GANG,
-    "cpus-per-task": "use the pool's option cpus_per_slot",
-    "cpus-per-gpu": "use the pool's option cpus_per_slot",
+    "cpus-per-task": "use --cpus-per-slot of the pool",
+    "cpus-per-gpu": "use --cpus-per-slot of the pool",
     "gpus": _GANG,
     "gpus-per-node": _GANG,
     "gpus-per-task": _GANG,
     "gpus-per-socket": _GANG,
-    "mem": "use the pool's option memory_per_slot",
-    "mem-per-cpu": "use the pool's option memory_per_cpu",
-    "partition": "use the pool's option partition",
-    "account": "use the pool's option account",
-    "qos": "use the pool's option qos",
-    "clusters": "use the pool's option clusters",
-    "cluster": "use the pool's option clusters",
-    "time": "use the pool's option time_limit",
-    "time-min": "use the pool's option time_min",
+    "mem": "use --memory-per-slot of the pool",
+    "mem-per-cpu": "use --memory-per-cpu of the pool",
+    "partition": "use --partition of the pool",
+    "account": "use --account of the pool",
+    "qos": "use --qos of the pool",
+    "clusters": "use --clusters of the pool",
+    "cluster": "use --clusters of the pool",
+    "time": "use --time-limit of the pool",
+    "time-min": "use --time-min of the pool",
     "exclude": "the nodes that a trial leaves out are its own; --constraint selects kinds of nodes",
     "signal": "the job is warned before its end by a signal of its own",
     "requeue": "an attempt is one job, and a new attempt is a new job",
@@ -92,7 +92,7 @@ def option_problem(text: str, *, gres_name: str | None = None) -> str | None:
         return _short_problem(text)
     name = text[2:].replace("=", " ", 1).split(" ")[0]
     if name == "gres" and gres_name is not None:
-        return f"--gres: the pool requests {gres_name} by this option; use its options gres_name and gres_type"
+        return f"--gres: the pool requests {gres_name} by this option; use its options --gres-name and --gres-type"
     # sbatch accepts the beginning of a name for the whole one.
     protected = name if name in PROTECTED else next((one for one in PROTECTED if one.startswith(name)), None)
     return f"--{protected} cannot be added: {PROTECTED[protected]}" if protected else None
