@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.cli._schedulers import refresh_facts
+from airflow_provider_dtrain.cli._schedulers import check_options, refresh_facts
 from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.core.host_rates import HostCheckRule
 from airflow_provider_dtrain.errors import ConflictError, NotNowError, UsageError
@@ -122,6 +122,7 @@ def _set_scheduler(args: Namespace) -> bool:
         raise UsageError(f"Pool '{args.pool}' has no option --{unknown[0]} that is set. These are: {set_ones}.")
     left = {name: value for name, value in before.items() if _option(name) not in args.unset}
     options = kind.checked({**left, **given})
+    check_options(args.pool, backend, options)
     store.pools.set_scheduler(
         args.pool, backend=backend, slot_type=kind.slot_type(options), scheduler=options, by=user()
     )

@@ -33,9 +33,15 @@ class PartitionFacts:
     usable_nodes: int
     #: Nodes with slots for the pool, whatever they do now, the smallest ones first.
     sizes: list[NodeSize]
+    #: Of these, the nodes that can get jobs.
+    usable_sizes: list[NodeSize]
     #: Time limit of a job without one, and the longest one, in seconds; None: there is none.
     default_time_s: int | None
     max_time_s: int | None
+
+
+#: Attributes of a partition that are lists of sizes.
+_SIZES = ("sizes", "usable_sizes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +57,8 @@ class SchedulerFacts:
     time_limit_s: int | None
     #: Jobs that the pool may have at one time; None: any number.
     max_jobs: int | None
+    #: Options of the pool that may exclude nodes, which sizes and numbers of nodes do not consider.
+    excluding: list[str]
     #: Why no job of the pool can be submitted, in sentences; empty: jobs can.
     problem: str
 
@@ -97,7 +105,7 @@ def to_document(facts: SchedulerFacts) -> dict[str, Any]:
 def from_document(document: Mapping[str, Any]) -> SchedulerFacts:
     """Return facts from their stored form."""
     partitions = [
-        PartitionFacts(**{**one, "sizes": [NodeSize(**size) for size in one["sizes"]]})
+        PartitionFacts(**{**one, **{name: [NodeSize(**size) for size in one[name]] for name in _SIZES}})
         for one in document["partitions"]
     ]
     return SchedulerFacts(**{**document, "at": datetime.fromisoformat(document["at"]), "partitions": partitions})

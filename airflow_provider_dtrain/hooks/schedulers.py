@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -66,7 +66,7 @@ async def ascheduler(pool: Pool) -> ExternalScheduler:
         try:
             connection = await BaseHook.aget_connection(conn_id)
         except Exception as error:
-            raise _no_connection(pool, conn_id, error) from error
+            raise _no_connection(pool.name, conn_id, error) from error
     return kind.scheduler(pool.name, pool.scheduler, connection)
 
 
@@ -75,15 +75,23 @@ def scheduler(pool: Pool) -> ExternalScheduler:
 
     :raises NotFoundError: its Airflow connection does not exist
     """
-    kind = scheduler_kind(pool.backend)
-    conn_id = kind.connection_id(pool.scheduler)
+    return scheduler_with(pool.name, pool.backend, pool.scheduler)
+
+
+def scheduler_with(pool: str, backend: str, options: Mapping[str, Any]) -> ExternalScheduler:
+    """Return the scheduler that a pool has with these options. Blocks.
+
+    :raises NotFoundError: its Airflow connection does not exist
+    """
+    kind = scheduler_kind(backend)
+    conn_id = kind.connection_id(options)
     connection: Any = None
     if conn_id is not None:
         try:
             connection = BaseHook.get_connection(conn_id)
         except Exception as error:
             raise _no_connection(pool, conn_id, error) from error
-    return kind.scheduler(pool.name, pool.scheduler, connection)
+    return kind.scheduler(pool, options, connection)
 
 
 def job_channel(store_id: str, job: ExternalJob, of_pool: ExternalScheduler) -> JobChannel:
@@ -97,8 +105,8 @@ def job_channel(store_id: str, job: ExternalJob, of_pool: ExternalScheduler) -> 
     return CHANNELS.get(store_id, job.job_id, lambda: of_pool.channel(job, opened_bytes(job.access)))
 
 
-def _no_connection(pool: Pool, conn_id: str, error: Exception) -> NotFoundError:
+def _no_connection(pool: str, conn_id: str, error: Exception) -> NotFoundError:
     return NotFoundError(
-        f"Pool '{pool.name}' needs Airflow connection '{conn_id}', which cannot be fetched: {error}. "
+        f"Pool '{pool}' needs Airflow connection '{conn_id}', which cannot be fetched: {error}. "
         f"Add it under Admin > Connections."
     )

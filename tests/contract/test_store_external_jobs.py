@@ -103,12 +103,13 @@ def test_the_cluster_shows_jobs_nodes_and_partitions(
     store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
 ) -> None:
     used = PartitionFacts(
-        name="main", is_used=True, state="UP", nodes=2, usable_nodes=2, sizes=[NodeSize(slots=2, nodes=2)],
-        default_time_s=None, max_time_s=3600,
+        name="main", is_used=True, state="UP", nodes=2, usable_nodes=1, sizes=[NodeSize(slots=2, nodes=2)],
+        usable_sizes=[NodeSize(slots=2, nodes=1)], default_time_s=None, max_time_s=3600,
     )  # fmt: skip
     facts = SchedulerFacts(
-        at=clock.now, program="Slurm", cluster="c", partitions=[used], time_limit_s=60, max_jobs=None, problem=""
-    )
+        at=clock.now, program="Slurm", cluster="c", partitions=[used], time_limit_s=60, max_jobs=None,
+        excluding=["--constraint=a100"], problem="",
+    )  # fmt: skip
     before = store.cluster_page.version()
     store.pools.note_facts("hpc", to_document(facts))
     assert store.cluster_page.version() != before

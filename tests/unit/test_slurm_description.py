@@ -14,8 +14,11 @@ from airflow_provider_dtrain.core.slurm.cluster import ClusterConfig, Node, Part
 from airflow_provider_dtrain.core.slurm.connection import defaults_of, without_empty
 from airflow_provider_dtrain.core.slurm.description import facts_of, findings_of, missing_programs
 from airflow_provider_dtrain.core.slurm.options import slurm_options
+from airflow_provider_dtrain.core.slurm.user_options import excludes_nodes
+from airflow_provider_dtrain.engine.submission.job_outlook import before_submission
 from airflow_provider_dtrain.errors import ConfigError, SubmissionRefusedError
 from airflow_provider_dtrain.hosts.schedulers.registry import scheduler_kind
+from airflow_provider_dtrain.store.records.trials import Pool
 
 AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 NODE = Node(name="n1", state="IDLE", cpus=16, memory_mib=4096, gres=(("gpu", "a100", 4),))
@@ -117,6 +120,35 @@ def test_without_a_partition_or_a_time_limit_no_job_can_be_submitted() -> None:
         assert facts.problem
         with pytest.raises(SubmissionRefusedError, match=r"no partition 'x'|neither DefaultTime"):
             kind.shape(facts, 1)
+
+
+def outlook(slots: int, of: Partition = GPU, **options: Any) -> dict[str, Any]:
+    facts = facts_of(slurm_options(options), CONFIG, [of], AT)
+    pool = Pool(name="hpc", slot_type="cuda", backend="slurm", scheduler=options, facts=facts)
+    return before_submission(pool, slots, is_single_host=False)
+
+
+def test_an_explanation_names_nodes_that_are_away_and_options_that_may_exclude_some() -> None:
+    assert "Not known before" in outlook(8)["reason"]
+    assert "It waits" not in outlook(8)["reason"]
+    assert "Not considered" not in outlook(8)["reason"]
+    found = outlook(12, sbatch_options=["-C a100", "--nice=3"])
+    assert (found["outlook"], found["nodes"]) == ("later", "3 nodes with 4 slots each")
+    assert found["reason"].startswith("It waits until nodes come back: 1 of 3 nodes of partition 'gpu' are down")
+    assert found["reason"].endswith("Not considered, and possibly fewer nodes or none: -C a100.")
+    assert outlook(4, replace(GPU, state="DRAIN"))["reason"].startswith("Partition 'gpu' is DRAIN, and starts no job")
+    assert outlook(16)["outlook"] == "never"
+
+
+@pytest.mark.parametrize(
+    ("option", "is_excluding"),
+    [
+        ("--constraint=a100", True), ("--constr a100", True), ("-C a100", True), ("-wn1", True),
+        ("--nodelist=n1", True), ("--reservation=x", True), ("--nice=3", False), ("--mail-type=END", False), ("-D /scratch", False),
+    ],
+)  # fmt: skip
+def test_options_that_may_exclude_nodes_are_known(option: str, is_excluding: bool) -> None:
+    assert excludes_nodes(option) is is_excluding
 
 
 class FakeConnection:

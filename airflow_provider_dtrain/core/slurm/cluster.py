@@ -69,10 +69,13 @@ class Partition:
     preempt_mode: str = ""
     nodes: tuple[Node, ...] = ()
 
-    def sizes(self, options: SlurmOptions) -> dict[int, int]:
-        """Return slots of a node -> number of such nodes, whatever the nodes do now."""
+    def sizes(self, options: SlurmOptions, *, are_usable: bool = False) -> dict[int, int]:
+        """Return slots of a node -> number of such nodes.
+
+        :param are_usable: only of nodes that can get jobs, now or after those that run there
+        """
         limit = options.slots_per_node
-        counts = Counter(node.slots(options) for node in self.nodes)
+        counts = Counter(node.slots(options) for node in self.nodes if node.is_usable or not are_usable)
         sizes: Counter[int] = Counter()
         for size, count in counts.items():
             sizes[size if limit is None else min(size, limit)] += count

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.core.slurm.cluster import (
 from airflow_provider_dtrain.core.slurm.options import SlurmOptions
 from airflow_provider_dtrain.core.slurm.quantities import slurm_time
 from airflow_provider_dtrain.core.slurm.releases import is_usable, version_text, warnings
+from airflow_provider_dtrain.core.slurm.user_options import excludes_nodes
 
 #: Polls of jobs are at most this far apart. A job that the controller forgets sooner ends without a known reason.
 _SEEN_S = 60
@@ -44,6 +45,7 @@ def facts_of(
         partitions=[_partition(options, one, is_used=one is used) for one in partitions],
         time_limit_s=None if problem or isinstance(limit, NoTimeLimit) else limit,
         max_jobs=options.max_jobs,
+        excluding=[option for option in options.sbatch_options if excludes_nodes(option)],
         problem=problem,
     )
 
@@ -55,10 +57,15 @@ def _partition(options: SlurmOptions, partition: Partition, *, is_used: bool) ->
         state=partition.state,
         nodes=len(partition.nodes),
         usable_nodes=sum(node.is_usable for node in partition.nodes),
-        sizes=[NodeSize(slots=slots, nodes=count) for slots, count in partition.sizes(options).items()],
+        sizes=_sizes(partition.sizes(options)),
+        usable_sizes=_sizes(partition.sizes(options, are_usable=True)),
         default_time_s=partition.default_time_s,
         max_time_s=partition.max_time_s,
     )
+
+
+def _sizes(counts: Mapping[int, int]) -> list[NodeSize]:
+    return [NodeSize(slots=slots, nodes=count) for slots, count in counts.items()]
 
 
 def findings_of(

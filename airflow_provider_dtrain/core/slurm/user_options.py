@@ -69,6 +69,12 @@ _SHORT: Final = {
     "d": "dependency", "Q": "quiet", "v": "verbose", "h": "help", "V": "version", "W": "wait", "H": "hold",
     "a": "array", "k": "no-kill",
 }  # fmt: skip
+#: Options that a user may add, and that leave out nodes of the partition; the short ones with their letter.
+_EXCLUDING: Final = (
+    "constraint", "nodelist", "nodefile", "reservation", "mincpus", "tmp", "gres", "extra-node-info", "mem-per-gpu",
+    "sockets-per-node", "cores-per-socket", "threads-per-core", "licenses", "contiguous", "exclusive",
+)  # fmt: skip
+_EXCLUDING_SHORT: Final = "BCFLw"
 #: Short options that may stand before others in one argument because they have no value, or only an attached one.
 _WITHOUT_VALUE: Final = frozenset("HOsWvQhVkI")
 #: Short options with a value that a user may add.
@@ -96,6 +102,15 @@ def option_problem(text: str, *, gres_name: str | None = None) -> str | None:
     # sbatch accepts the beginning of a name for the whole one.
     protected = name if name in PROTECTED else next((one for one in PROTECTED if one.startswith(name)), None)
     return f"--{protected} cannot be added: {PROTECTED[protected]}" if protected else None
+
+
+def excludes_nodes(text: str) -> bool:
+    """Return whether an option that a user added may exclude nodes that a job could have otherwise."""
+    text = text.strip()
+    if not text.startswith("--"):
+        return text[1:2] in _EXCLUDING_SHORT
+    name = text[2:].replace("=", " ", 1).split(" ")[0]
+    return any(one.startswith(name) for one in _EXCLUDING)
 
 
 def _short_problem(text: str) -> str | None:

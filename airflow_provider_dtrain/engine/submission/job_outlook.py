@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.timeline import duration
@@ -54,7 +55,30 @@ def before_submission(pool: Pool, slots: int, *, is_single_host: bool) -> dict[s
         f"Not known before the job is submitted: {pool.backend} decides when it starts. It would be a job of "
         f"{shape.text} in partition '{shape.partition}'{limit}."
     )
+    if (obstacle := _obstacle(pool, pool.facts, slots, is_single_host=is_single_host)) is not None:
+        reason = f"{obstacle} {reason}"
+    if pool.facts.excluding:
+        reason += f" Not considered, and possibly fewer nodes or none: {', '.join(pool.facts.excluding)}."
     return {"outlook": "later", "nodes": shape.text, "reason": reason, **_limits(pool.facts)}
+
+
+def _obstacle(pool: Pool, facts: SchedulerFacts, slots: int, *, is_single_host: bool) -> str | None:
+    """Return why a job could not start now even on an empty cluster, in a sentence, None if it could."""
+    used = facts.used
+    if used is None:
+        return None
+    if used.state != "UP":
+        return f"Partition '{used.name}' is {used.state}, and starts no job until an administrator changes that."
+    partitions = [replace(one, sizes=one.usable_sizes) for one in facts.partitions]
+    try:
+        shape_of(pool, replace(facts, partitions=partitions), slots, is_single_host=is_single_host)
+    except SubmissionRefusedError:
+        away = used.nodes - used.usable_nodes
+        return (
+            f"It waits until nodes come back: {away} of {used.nodes} nodes of partition '{used.name}' are down or "
+            "drained, and the others do not suffice."
+        )
+    return None
 
 
 def of_job(job: ExternalJob) -> dict[str, Any]:
