@@ -117,6 +117,35 @@ def test_an_option_of_the_scheduler_can_be_unset(commands: World) -> None:
     assert "has no option --qos that is set" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "part"),
+    [
+        ("--partition", "nowhere", "The cluster has no partition 'nowhere'"),
+        ("--time-limit", "3h", "--time-limit 3h is above MaxTime of partition 'main', which is 120 minutes"),
+    ],
+)
+def test_options_that_the_cluster_does_not_have_are_refused_at_once(
+    commands: World, option: str, value: str, part: str
+) -> None:
+    before = commands.rows("pools", "describe", "hpc")
+    done = commands("pools", "set", "hpc", option, value)
+    assert done.code == 2
+    assert part in done.err
+    after = commands.rows("pools", "describe", "hpc")
+    assert {**after, "scheduler": None} == {**before, "scheduler": None}
+
+
+def test_options_are_set_with_a_warning_while_the_cluster_does_not_answer(commands: World, slurm: SlurmCluster) -> None:
+    slurm.stop_controller()
+    try:
+        done = commands("pools", "set", "hpc", "--partition", "nowhere")
+        assert done.code == 0, done.err
+        assert "Warning: the scheduler of pool 'hpc' cannot be asked now." in done.err
+        assert commands("pools", "set", "hpc", "--unset", "partition").code == 0
+    finally:
+        slurm.start_controller()
+
+
 def test_doctor_checks_the_cluster(commands: World, slurm: SlurmCluster) -> None:
     found = lines(commands)
     assert all(one["ok"] for one in found.values()), found

@@ -144,7 +144,8 @@ def test_an_explanation_names_nodes_that_are_away_and_options_that_may_exclude_s
     ("option", "is_excluding"),
     [
         ("--constraint=a100", True), ("--constr a100", True), ("-C a100", True), ("-wn1", True),
-        ("--nodelist=n1", True), ("--reservation=x", True), ("--nice=3", False), ("--mail-type=END", False), ("-D /scratch", False),
+        ("--nodelist=n1", True), ("--reservation=x", True), ("--nice=3", False), ("--mail-type=END", False),
+        ("-D /scratch", False),
     ],
 )  # fmt: skip
 def test_options_that_may_exclude_nodes_are_known(option: str, is_excluding: bool) -> None:
