@@ -104,7 +104,7 @@ class _Reader:
             key = view.run, rank.rank
             if key not in self.tails:
                 self.tails[key] = _Tail(self.hook, view.run, rank, self.args)
-            self.tails[key].pump(rank, is_over=view.ended_at is not None)
+            self.tails[key].pump(view, rank)
 
 
 class _Tail:
@@ -121,12 +121,13 @@ class _Tail:
         self.failed = False
         self.has_printed = False
 
-    def pump(self, rank: RankView, *, is_over: bool) -> None:
+    def pump(self, view: AttemptView, rank: RankView) -> None:
         """Print the log beyond the offset from the host, or the tail in the store if the host does not answer."""
+        is_over = view.ended_at is not None
         if self.failed and not self.args.follow:
             return
         try:
-            self._read(rank)
+            self._read(view, rank)
             self.failed = False
         except DtrainError as error:
             if self.failed and not is_over:
@@ -141,10 +142,11 @@ class _Tail:
         if is_over or not self.args.follow:
             self.writer.end()
 
-    def _read(self, rank: RankView) -> None:
+    def _read(self, view: AttemptView, rank: RankView) -> None:
         from airflow_provider_dtrain.core.redaction import Redactor
-        from airflow_provider_dtrain.engine.operations.rank_log import log_bytes
+        from airflow_provider_dtrain.engine.operations.rank_log import check_reach, log_bytes
 
+        check_reach(self.hook.store, view, rank.rank)
         # The user of this command can read the file on the host as well.
         raw = Redactor()
         place = (rank, self.offset, self.end)

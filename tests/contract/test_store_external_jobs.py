@@ -14,9 +14,10 @@ from airflow_provider_dtrain.client.decoder import record
 from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobEnd, JobPhase, JobStatus, scheduler_name
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.scheduler_facts import NodeSize, PartitionFacts, SchedulerFacts, to_document
+from airflow_provider_dtrain.engine.operations.rank_log import check_reach
 from airflow_provider_dtrain.engine.submission.explanation import explain_trial
 from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
-from airflow_provider_dtrain.errors import ConflictError
+from airflow_provider_dtrain.errors import ConflictError, HostLostError
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.store.queries.gangs import gang_page
 from airflow_provider_dtrain.store.queries.hosts import cluster_details
@@ -301,6 +302,18 @@ def test_a_job_whose_gang_has_ended_is_cancelled_unless_it_ends_by_itself(
     assert store.external_jobs.surplus() == []
     clock.advance(61)
     assert [one.job_id for one in store.external_jobs.surplus()] == [job.job_id], "again, because it has not ended"
+
+
+def test_the_nodes_of_a_job_that_was_given_back_are_not_asked(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
+) -> None:
+    run(store, ticket, job, clock)
+    check_reach(store, store.attempts.get(ticket.attempt_id), 0)
+    watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+    store.queue.take_up(ticket.attempt_id, watch)
+    store.queue.release(ticket.attempt_id, watch, ["n1.1"], proof="clear")
+    with pytest.raises(HostLostError, match="^Job 4711 was given back"):
+        check_reach(store, store.attempts.get(ticket.attempt_id), 0)
 
 
 def test_a_pass_of_the_queue_grants_no_node_of_a_job(

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.engine.operations.archives import files_below, pack
 from airflow_provider_dtrain.engine.operations.host_checks import host_checks
 from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy_notes, outputs_of
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
-from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, log_bytes, rank_of
+from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, check_reach, log_bytes, rank_of
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, stacks
 from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
@@ -141,6 +141,7 @@ def _log(hook: DtrainHook, operation: StoredOperation, content: _Content) -> Jso
     if view.run is None:
         raise NotNowError(f"Attempt {view.number} waits for its slots, so it has no log.")
     rank = rank_of(hook, view, given["rank"])
+    check_reach(hook.store, view, rank.rank)
     end = given["start"]
     for piece in log_bytes(hook, view.run, rank, given["start"], given["end"], redactor=content.redactor):
         content.put(piece.mark + piece.data)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.byte_size import byte_size
-from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.errors import HostLostError, NotFoundError
 from airflow_provider_dtrain.hosts.channel.answers import Piece, piece_of
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.store.records.trials import AttemptView, RankView
+    from airflow_provider_dtrain.store.store import Store
 
 CHUNK_BYTES = 2**20
 CALL_TIMEOUT_S = 30.0
@@ -88,6 +89,19 @@ def _piece(link: HostLink, run: str, rank: RankView, offset: int, length: int, r
     begin = max(offset, found.offset)
     data = masked[begin - found.offset :][:length]
     return Piece(offset=begin, data=data, size=found.size)
+
+
+def check_reach(store: Store, view: AttemptView, rank: int) -> None:
+    """Check that the nodes of an attempt can still be asked. Those of a job that was given back cannot.
+
+    :raises HostLostError: they cannot
+    """
+    if not view.is_external or view.allocation_state != "released":
+        return
+    job = store.external_jobs.of_allocation(view.allocation_id)
+    where = next((one.host for one in store.events.ranks(view.attempt_id) if one.rank == rank), "its node")
+    number = f"Job {job.number}" if job is not None and job.number is not None else "Its job"
+    raise HostLostError(where, f"{number} was given back, and {where} with it.")
 
 
 def attempt_of(hook: DtrainHook, trial_id: int, number: int | None) -> AttemptView:
