@@ -44,6 +44,8 @@ def describe(args: Namespace) -> None:
     pool = hook.store.pools.get(args.pool)
     cluster = StoreSource(hook.store).cluster(pool.name)
     row = {**_row(hook, pool), **_shown(pool), "hosts": [host.name for host in cluster.hosts]}
+    if pool.is_external:
+        row["states_of_jobs_as_of"] = pool.polled_at
     show_one(args, {**row, **(_scheduled(cluster, as_lines=is_table(args)) if pool.is_external else {})})
     hint(f"airflow dtrain {'queue' if pool.is_external else 'slots'} list --pool {pool.name}")
 

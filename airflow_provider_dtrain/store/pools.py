@@ -183,6 +183,7 @@ def pool_of(row: PoolRow) -> Pool:
         backend=row.backend,
         scheduler=row.scheduler,
         facts=from_document(row.scheduler_facts) if row.scheduler_facts is not None else None,
+        polled_at=row.polled_at,
         defaults=row.defaults,
         containers=_rules_of(row.containers),
         host_check=HostCheckRule(row.host_check),

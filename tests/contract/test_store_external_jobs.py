@@ -14,6 +14,7 @@ from airflow_provider_dtrain.client.decoder import record
 from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobEnd, JobPhase, JobStatus, scheduler_name
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.scheduler_facts import NodeSize, PartitionFacts, SchedulerFacts, to_document
+from airflow_provider_dtrain.engine.operations.host_checks import job_states
 from airflow_provider_dtrain.engine.operations.rank_log import check_reach
 from airflow_provider_dtrain.engine.submission.explanation import explain_trial
 from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
@@ -302,6 +303,23 @@ def test_a_job_whose_gang_has_ended_is_cancelled_unless_it_ends_by_itself(
     assert store.external_jobs.surplus() == []
     clock.advance(61)
     assert [one.job_id for one in store.external_jobs.surplus()] == [job.job_id], "again, because it has not ended"
+
+
+def test_doctor_names_states_of_jobs_that_no_process_has_polled_for_long(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock
+) -> None:
+    def found() -> tuple[bool, str]:
+        row = job_states(store, store.pools.get("hpc"))
+        return row["ok"], row["message"].partition(".")[0]
+
+    assert found() == (False, "1 job, and no process has asked their scheduler yet")
+    store.external_jobs.polled("hpc", {})
+    clock.advance(300)
+    assert found() == (True, "1 job, as of 5 min ago")
+    clock.advance(400)
+    assert found() == (False, "1 job, as of 12 min ago")
+    report(store, job, JobPhase.ENDED, end=JobEnd(kind=EndKind.COMPLETED, message="It ended."))
+    assert found() == (True, "no job")
 
 
 def test_the_nodes_of_a_job_that_was_given_back_are_not_asked(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow_provider_dtrain.core.documents import JsonObject
+from airflow_provider_dtrain.core.lifecycle.timeline import duration
 from airflow_provider_dtrain.engine.operations.probe_report import (
     clock_text,
     is_clock_wrong,
@@ -21,8 +23,12 @@ from airflow_provider_dtrain.store.database.schema import NETWORK_FILE_SYSTEMS
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.trials import HostRecord, Pool
+    from airflow_provider_dtrain.store.store import Store
 
 PARALLEL_HOSTS = 8
+#: A scheduler is polled each 30 s, and each 5 minutes while it answers that it gets too many requests.
+POLLED_WITHIN = timedelta(minutes=10)
+_NO_FOLLOWER = "No process follows trials of the pool: start the triggerer, or the workers of tasks that do not defer"
 
 
 class Line(TypedDict):
@@ -49,7 +55,10 @@ def _guarded(check: str, probe_host: Callable[[], str]) -> Line:
 def host_checks(hook: DtrainHook) -> list[Line]:
     """Return checks of all registered hosts, and of the external schedulers of pools."""
     external = [pool for pool in hook.store.pools.list() if pool.is_external]
-    return [*_registered_hosts(hook, has_jobs=bool(external)), *(one for pool in external for one in _scheduler(pool))]
+    found = _registered_hosts(hook, has_jobs=bool(external))
+    for pool in external:
+        found += [*_scheduler(pool), job_states(hook.store, pool)]
+    return found
 
 
 def _scheduler(pool: Pool) -> list[Line]:
@@ -63,10 +72,28 @@ def _scheduler(pool: Pool) -> list[Line]:
         return [line(name, False, str(error))]
 
 
+def job_states(store: Store, pool: Pool) -> Line:
+    """Return how old the stored states of a pool's jobs are. Only processes that follow trials poll a scheduler."""
+    jobs = len(store.external_jobs.live(pool.name))
+    name = f"pool {pool.name}: states of jobs"
+    if not jobs:
+        return line(name, True, "no job")
+    count = "1 job" if jobs == 1 else f"{jobs} jobs"
+    if pool.polled_at is None:
+        return line(name, False, f"{count}, and no process has asked their scheduler yet. {_NO_FOLLOWER}")
+    age = store.db.now() - pool.polled_at
+    asked = f"{count}, as of {duration(age.total_seconds())} ago"
+    return line(name, age <= POLLED_WITHIN, asked if age <= POLLED_WITHIN else f"{asked}. {_NO_FOLLOWER}")
+
+
 def _registered_hosts(hook: DtrainHook, *, has_jobs: bool) -> list[Line]:
     records = hook.store.hosts.registered()
     if not records:
-        added = "jobs bring their own" if has_jobs else "the host 'local' is added with the first trial"
+        added = (
+            "jobs bring their own. This machine: airflow dtrain hosts add local"
+            if has_jobs
+            else "the host 'local' is added with the first trial"
+        )
         return [line("hosts", True, f"none registered; {added}")]
     with ThreadPoolExecutor(PARALLEL_HOSTS) as threads:
         return [line for lines in threads.map(lambda record: _host(hook, record), records) for line in lines]

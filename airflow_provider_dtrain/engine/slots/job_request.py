@@ -219,7 +219,7 @@ class JobRequest:
 
         state_dir = f"{state_dirs(self.store.store_id, job)}{node}"
         record = HostRecord(
-            name=f"{job.nodes[node][:48]}.{job.job_id}",
+            name=_host_name(job, node),
             pool=self.pool_name,
             slot_type=self._slot_type,
             slots=(),
@@ -307,6 +307,14 @@ def state_dirs(store_id: str, job: ExternalJob) -> str:
     Two jobs on one node share neither runs nor locks: each may have slot 0 there.
     """
     return f"/var/tmp/dtrain-{store_id[:8]}-{job.job_id}."  # noqa: S108 - private, its owner is checked
+
+
+def _host_name(job: ExternalJob, node: int) -> str:
+    """Return the name of a node as a host: with the scheduler's number of the job, and that of the store.
+
+    Two clusters may have the same numbers, and a controller that lost its state gives them out again.
+    """
+    return f"{job.nodes[node][:40].rstrip('.')}.{job.number}.{job.job_id}"
 
 
 def _opened(sealed: bytes) -> bytes:

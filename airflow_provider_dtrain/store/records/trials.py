@@ -68,6 +68,8 @@ class Pool:
     scheduler: Mapping[str, Any] = field(default_factory=dict)
     #: Of the external scheduler as last requested; None: never yet, or the options have changed since.
     facts: SchedulerFacts | None = None
+    #: Time at which the external scheduler was last asked for the states of the pool's jobs; None: never yet.
+    polled_at: datetime | None = None
     #: Defaults for configurations of trials in this pool.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     containers: ContainerRules = ContainerRules()
