@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.external_jobs import ExternalJob, JobPhase, JobStatus
+from airflow_provider_dtrain.core.external_jobs import ExternalJob, JobAsk, JobPhase, JobStatus
 from airflow_provider_dtrain.core.redaction import Redactor
+from airflow_provider_dtrain.core.slurm.cluster import SlurmJob
+from airflow_provider_dtrain.core.slurm.job_states import JobState
+from airflow_provider_dtrain.core.slurm.options import slurm_options
 from airflow_provider_dtrain.engine.attempt.trial_end import finish
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime
@@ -19,6 +23,8 @@ from airflow_provider_dtrain.engine.slots import external_slots
 from airflow_provider_dtrain.engine.slots.external_slots import ExternalSlots
 from airflow_provider_dtrain.hooks.schedulers import CHANNELS
 from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.hosts.slurm.scheduler import SlurmScheduler
+from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord, Ticket
 from airflow_provider_dtrain.store.store import Store
 from tests.support.store_world import Clock
@@ -149,3 +155,47 @@ async def test_the_log_is_read_to_its_end_before_the_job_is_given_back(
     await rt.logs.finish(view)
     found = [event for event in events if "---" not in event]
     assert found == ["[rank 0] first", "[rank 0] last", "end of the job"]
+
+
+class Controller:
+    """Requests to a controller, by command of the client. It runs one job on eight nodes."""
+
+    def __init__(self, job: ExternalJob) -> None:
+        self.asked: Counter[str] = Counter()
+        now_s = job.submitted_at.timestamp() if job.submitted_at is not None else 0.0
+        self.job = SlurmJob(
+            job_id=4711, name=job.name, state=JobState.RUNNING, reason="", nodes=tuple(f"n{one}" for one in range(8)),
+            submitted_s=now_s, started_s=now_s, ends_s=now_s + 86400.0,
+        )  # fmt: skip
+
+    def __getattr__(self, name: str) -> Callable[..., list[SlurmJob]]:
+        def call(*_: object, **__: object) -> list[SlurmJob]:
+            self.asked[name] += 1
+            return [self.job]
+
+        return call
+
+
+async def test_a_job_that_runs_costs_no_request_besides_the_poll_of_its_pool(
+    store: Store, ticket: Ticket, job: ExternalJob, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = Controller(job)
+    slurm = SlurmScheduler(slurm_options({"slots": "cpu"}), LocalTransport("login"))
+    slurm.client = controller  # type: ignore[assignment]
+
+    async def of_pool(_: object) -> SlurmScheduler:
+        return slurm
+
+    monkeypatch.setattr(external_slots, "ascheduler", of_pool)
+    followers = [ExternalSlots(follower(store, ticket)) for _ in range(3)]
+    for _ in range(360):
+        clock.advance(10)
+        for slots in followers:
+            found = await slots._refreshed()
+            assert found is not None
+            assert found.end is None
+            slots._ask = JobAsk(name="", slots=2)
+            await slots._check_time(found)
+    assert store.external_jobs.get(job.job_id).phase == JobPhase.RUNNING
+    assert controller.asked.total() - controller.asked["poll"] == 0, "the budget is 10 per hour"
+    assert 100 <= controller.asked["poll"] <= 130, "every 30 s, for all followers and nodes together"
