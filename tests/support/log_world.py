@@ -27,6 +27,8 @@ class Book:
 
     def __init__(self) -> None:
         self.positions: list[int] = []
+        #: Hosts of the attempts are nodes of jobs.
+        self.is_external = False
         #: Attempts whose logs are closed.
         self.closed: list[int] = []
         #: Logs that ``open_logs`` returns unless closed.
@@ -42,7 +44,8 @@ class Book:
         return [one for one in self.open if one.attempt_id not in self.closed]
 
     def attempt(self, attempt_id: int) -> Any:
-        return SimpleNamespace(attempt_id=attempt_id, trial_id=7, number=attempt_id, watch=9, run=f"run-{attempt_id}")
+        ids = {"attempt_id": attempt_id, "trial_id": 7, "number": attempt_id}
+        return SimpleNamespace(**ids, watch=9, run=f"run-{attempt_id}", is_external=self.is_external)
 
 
 class World:

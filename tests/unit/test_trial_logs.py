@@ -138,6 +138,24 @@ async def test_the_log_of_a_trial_that_was_killed_while_it_was_followed_is_deliv
     assert (logs.unconfirmed, world.store.closed) == ([], [1])
 
 
+@pytest.mark.parametrize("is_external", [False, True])
+async def test_lines_that_cannot_be_read_later_are_handed_over_even_if_airflow_is_slow(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_external: bool
+) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.engine.logs.rank_log.DELIVER_MOST_S", 0.1)
+    world.reader.go_on()
+    world.store.is_external = is_external
+    logs, view = TrialLogs(world), world.store.attempts.get(1)  # type: ignore[arg-type]
+    log = logs.follow(view, "a", 0)
+    log.is_complete = True
+    log._due_at = time.monotonic() + 0.6
+    log.take(0, b"one\n", NO_SECRETS)
+    await logs.receive(view)
+    found = lines_of(world)
+    assert found[-1] == "[rank 0] one" if is_external else "the trial has ended" in found[-1]
+    assert world.store.closed == [1]
+
+
 async def test_the_end_of_a_trial_waits_for_its_log_for_seconds_only(world: World, monkeypatch) -> None:
     monkeypatch.setattr(trial_logs, "FINISH_MOST_S", 0.2)
     logs, view = TrialLogs(world), world.store.attempts.get(2)  # type: ignore[arg-type]

@@ -195,17 +195,19 @@ class RankLog:
         self.committed = written
 
     # -- the end -------------------------------------------------------------------------------
-    async def close(self, *, is_over: bool = True) -> bool:
+    async def close(self, *, is_over: bool = True, most_s: float | None = None) -> bool:
         """Send the waiting lines within seconds, and return whether all of them are written or marked.
 
         :param is_over: nothing follows, so lines that are not sent in time are replaced by one mark
+        :param most_s: seconds in which the lines must be handed over; None: as long as a user can read them later
         """
         self.is_urgent = True
         if is_over:
             self._release()
             self.buffer.finish()
         self._sender.wake()
-        if not await self._until(lambda: not self.buffer.has_record, DELIVER_MOST_S) and is_over:
+        deliver_s = DELIVER_MOST_S if most_s is None else most_s
+        if not await self._until(lambda: not self.buffer.has_record, deliver_s) and is_over:
             self.buffer.leave_out("the trial has ended")
             self._due_at = 0.0
             self._sender.wake()

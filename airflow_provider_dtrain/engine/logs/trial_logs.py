@@ -28,6 +28,8 @@ REPLAY_BYTES = 1 << 20
 #: Seconds that the event of an ended trial waits for its log. This is longer than its lines may take to be handed over
 #: and confirmed, so it passes only when a host, the store or Airflow's parent process does not answer.
 FINISH_MOST_S = 10.0
+#: Seconds for each step, and in all, if the log is out of reach afterwards: no user can read later what is left out.
+LAST_STEP_S, RECEIVE_MOST_S = 30.0, 60.0
 _PIECE_BYTES = 128 * 1024
 
 
@@ -99,13 +101,13 @@ class TrialLogs:
     async def receive(self, view: AttemptView) -> None:
         """Read the log of an attempt to its end, because its hosts are out of reach soon.
 
-        It returns after :data:`FINISH_MOST_S` at the latest.
+        It returns after :data:`RECEIVE_MOST_S` at the latest.
         """
         if not self.wanted:
             return
         self.end(view)
         if self._work:
-            await asyncio.wait(self._work.values(), timeout=FINISH_MOST_S)
+            await asyncio.wait(self._work.values(), timeout=RECEIVE_MOST_S)
 
     async def finish(self, view: AttemptView) -> None:
         """Wait until the task log has all lines of the ended attempts, or marks.
@@ -163,7 +165,7 @@ class TrialLogs:
         self._work[key] = asyncio.ensure_future(_quietly(self.rt, work))
 
     async def _end(self, view: AttemptView, log: RankLog) -> None:
-        is_written = await log.close()
+        is_written = await log.close(most_s=LAST_STEP_S if view.is_external else None)
         if is_written and log.is_complete:
             await self._close(log)
             return
@@ -187,14 +189,15 @@ class TrialLogs:
             await self._rest(view, log)
 
     async def _rest(self, view: AttemptView, log: RankLog) -> None:
+        most_s = LAST_STEP_S if view.is_external else REST_MOST_S
         try:
-            async with asyncio.timeout(REST_MOST_S):
+            async with asyncio.timeout(most_s):
                 await self._fill(view, log)
         except (HostError, TimeoutError) as error:
-            why = str(error).rstrip(".") or f"host '{log.host}' did not send it within {REST_MOST_S:.0f} s"
+            why = str(error).rstrip(".") or f"host '{log.host}' did not send it within {most_s:.0f} s"
             log.skip(log.received, None, why)
         with contextlib.suppress(StaleWatchError):
-            if await log.close():
+            if await log.close(most_s=LAST_STEP_S if view.is_external else None):
                 await self._close(log)
 
     async def _fill(self, view: AttemptView, log: RankLog) -> None:
