@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from testbed.slurm import programs
+from testbed.slurm import accounting, programs
 from testbed.slurm.cluster import SlurmCluster, default_folder
 from testbed.slurm.configuration import DEFAULT_PARTITIONS, Options
 
@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="OPTION=VALUE",
         help="line of slurm.conf, repeatable",
     )
+    start.add_argument("--accounting", action="store_true", help="with slurmdbd and a MariaDB, which are downloaded")
     version = start.add_mutually_exclusive_group()
     version.add_argument("--suite", help="use Slurm of this Debian suite, e.g. trixie; downloads it at the first time")
     version.add_argument("--root", type=Path, help="use Slurm of a folder that the command root made")
@@ -71,9 +72,12 @@ def _start(options: argparse.Namespace) -> int:
         root = programs.default_root(options.suite)
         programs.make_root(options.suite, root)
     partitions = dict(options.partition) if options.partition else DEFAULT_PARTITIONS
+    if options.accounting:
+        accounting.make_root(accounting.default_root())
     cluster = SlurmCluster(
         options.folder, root=root, nodes=options.nodes, cpus_per_node=options.cpus_per_node,
         gpus_per_node=options.gpus_per_node, partitions=partitions, conf=dict(options.conf),
+        accounting=str(accounting.default_root()) if options.accounting else "",
     )  # fmt: skip
     cluster.start()
     print(_line(cluster))

@@ -20,6 +20,7 @@ from typing import Any
 from testbed.netns import NamespaceHosts
 from testbed.netns.network import Network, namespace_name, tear_down
 from testbed.slurm import configuration, programs
+from testbed.slurm.accounting import Accounting
 from testbed.slurm.configuration import Options
 from testbed.slurm.machine import HostMachine, Machine, end_all
 from testbed.standalone import wait_until
@@ -244,7 +245,8 @@ class SlurmCluster:
             (self.folder / "spool" / node).mkdir()
         self._make_devices()
         version, plugins = programs.version(self.root), programs.plugins(self.root)
-        configuration.write(self.folder, self.options, version=version, plugins=plugins, **self._addresses())
+        addresses = self._addresses()
+        self._port = configuration.write(self.folder, self.options, version=version, plugins=plugins, **addresses)
 
     def _addresses(self) -> dict[str, Any]:
         """Create the network of the nodes, and return its addresses as arguments of :func:`configuration.write`."""
@@ -273,6 +275,8 @@ class SlurmCluster:
         for machine in (self.controller, *self.nodes.values()):
             machine.boot()
         self._start_munged()
+        if self.options.accounting:
+            Accounting(self.folder, Path(self.options.accounting), self.controller).start(self._port)
         self._daemon(self.controller, "slurmctld", "-D")
         for name in self.nodes:
             self.start_node(name)

@@ -30,6 +30,8 @@ class Options:
     conf: Mapping[str, object] = field(default_factory=dict)
     #: Lines of cgroup.conf, e.g. ``{"ConstrainDevices": "yes"}``. They need ``ProctrackType=proctrack/cgroup``.
     cgroup: Mapping[str, object] = field(default_factory=dict)
+    #: Folder of :func:`testbed.slurm.accounting.make_root`: jobs are accounted; empty: they are not.
+    accounting: str = ""
 
     def names(self) -> list[str]:
         """Return the names of the nodes."""
@@ -67,14 +69,19 @@ def write(
     plugins: Path | None,
     controller: str = "127.0.0.1",
     hosts: Sequence[tuple[str, str]] = (),
-) -> None:
-    """Write the files of a cluster into its folder.
+) -> int:
+    """Write the files of a cluster into its folder, and return a free port.
 
     :param controller: address of slurmctld for the nodes
     :param hosts: host name and address of each node; without, all nodes share 127.0.0.1
     """
-    ports = free_ports(options.nodes + 1)
+    ports = free_ports(options.nodes + 2)
     lines = {**_slurm_conf(folder, ports[0], controller), **options.conf}
+    if options.accounting:
+        lines |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd", "AccountingStorageHost": "127.0.0.1",
+            "AccountingStoragePort": ports[-1], "AccountingStoragePass": folder / "munge/socket",
+        }  # fmt: skip
     if plugins:
         lines["PluginDir"] = plugins
     text = _lines(lines)
@@ -92,6 +99,7 @@ def write(
     (folder / "slurm.conf").write_text(text)
     (folder / "gres.conf").write_text(_gres_conf(folder, options))
     (folder / "cgroup.conf").write_text(_lines({**_cgroup_conf(version, options), **options.cgroup}))
+    return ports[-1]
 
 
 def _cgroup_conf(version: tuple[int, int], options: Options) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from testbed.netns import NamespaceHosts
-from testbed.slurm import programs
+from testbed.slurm import accounting, programs
 from testbed.slurm.cluster import SlurmCluster
 
 #: Other accounts enter these folders, unlike those of pytest. The name has the pid of the tests.
@@ -55,6 +55,17 @@ def later_slurm() -> Path:
         programs.make_root(_LATER, folder)
     except (RuntimeError, OSError) as error:
         pytest.skip(f"no Slurm of Debian {_LATER}: {error}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def slurm_accounting() -> Path:
+    """The folder of slurmdbd and its database, downloaded for the first test that needs it."""
+    folder = accounting.default_root()
+    try:
+        accounting.make_root(folder)
+    except (RuntimeError, OSError) as error:
+        pytest.skip(f"no slurmdbd: {error}")
     return folder
 
 

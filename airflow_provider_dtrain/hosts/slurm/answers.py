@@ -155,7 +155,8 @@ def accounted_job(row: Sequence[str]) -> SlurmJob:
 def cpu_share_of(output: str) -> float | None:
     """Return the used share of CPU time in the output of ``sacct -P -o TotalCPU,CPUTimeRAW``, None without it.
 
-    No time at all means that the accounting has not got the end of the job yet.
+    The row of the job is the first one, before those of its steps. No time at all means that the accounting has not got
+    the end of the job yet.
     """
     for line in output.splitlines():
         used, _, held = line.partition("|")

@@ -265,7 +265,8 @@ class SlurmClient:
         """Return the CPU time that an ended job used as a share of that of its CPUs, None if it is not accounted."""
         if not self.known_config().has_accounting:
             return None
-        argv = ["sacct", *self._clusters(), "-n", "-X", "-P", "-j", str(job_id), "-o", "TotalCPU,CPUTimeRAW"]
+        # Not with -X: then the row of the job lacks the time of its steps, which it has all of otherwise.
+        argv = ["sacct", *self._clusters(), "-n", "-P", "-j", str(job_id), "-o", "TotalCPU,CPUTimeRAW"]
         return answers.cpu_share_of(self._query(argv, requests=0))
 
     def _accounted(self, job_id: int) -> SlurmJob | None:
