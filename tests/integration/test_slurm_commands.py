@@ -183,7 +183,7 @@ async def test_a_waiting_trial_shows_slurms_reason_and_its_expected_start(pool: 
     submitted = ["sbatch", "--parsable", "-N2", "-n16", "-t", "30", "--wrap", "sleep 1000", "-o", "/dev/null"]
     blocker = subprocess.run(submitted, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     ticket = pool.submit(document(4))
-    carrying = asyncio.ensure_future(pool.carry(ticket, most_s=200))
+    carrying = asyncio.ensure_future(pool.carry(ticket, most_s=400))
     store = pool.hook.store
 
     def is_expected() -> bool:

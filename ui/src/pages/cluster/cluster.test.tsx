@@ -26,10 +26,10 @@ const me = (mayChange: boolean) => ({ body: { user: "ann", may_change_hosts: may
 const square = (name: RegExp) => screen.findByRole("button", { name });
 
 const facts = {
-  at: "2026-01-31T12:00:00Z", program: "Slurm 23.11.4", cluster: "big", time_limit_s: 86400, max_jobs: null, problem: "",
+  at: "2026-01-31T12:00:00Z", program: "Slurm 23.11.4", cluster: "big", time_limit_s: 86400, max_jobs: null, excluding: [], problem: "",
   partitions: [
-    { name: "gpu", is_used: true, state: "UP", nodes: 4, usable_nodes: 3, sizes: [{ slots: 8, nodes: 4 }], default_time_s: null, max_time_s: 86400 },
-    { name: "cpu", is_used: false, state: "UP", nodes: 9, usable_nodes: 9, sizes: [], default_time_s: null, max_time_s: null },
+    { name: "gpu", is_used: true, state: "UP", nodes: 4, usable_nodes: 3, sizes: [{ slots: 8, nodes: 4 }], usable_sizes: [{ slots: 8, nodes: 3 }], default_time_s: null, max_time_s: 86400 },
+    { name: "cpu", is_used: false, state: "UP", nodes: 9, usable_nodes: 9, sizes: [], usable_sizes: [], default_time_s: null, max_time_s: null },
   ],
 };
 
