@@ -167,7 +167,7 @@ class NamespaceHost:
         # The namespace's init becomes a zombie only after the kernel has killed every other process in it.
         # Its parent, unshare, ends after that.
         _kill(self._init_pid or self._process.pid)
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=60)
         self._process, self._init_pid = None, 0
 
     def reboot(self) -> None:

@@ -133,7 +133,7 @@ class HostMachine(Machine):
 def end_all(folder: Path) -> None:
     """End all machines of a cluster, also of one whose starter was killed.
 
-    :raises TimeoutError: a process still existed after 20 s
+    :raises TimeoutError: a process still existed after 60 s
     """
     for pid in _marked(f"{_MARK}{folder}:", prefix=True):
         _end(pid)
@@ -147,7 +147,7 @@ def _end(pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
     what = f"end of the processes below {pid}"
-    wait_until(lambda: not any(_namespace(one) in inside for one in _all_pids()), timeout_s=20, what=what, poll_s=0.02)
+    wait_until(lambda: not any(_namespace(one) in inside for one in _all_pids()), timeout_s=60, what=what, poll_s=0.02)
 
 
 def _marked(mark: str, *, prefix: bool = False) -> list[int]:

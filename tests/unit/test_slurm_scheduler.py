@@ -96,6 +96,21 @@ def known(number: int = 7, name: str = "dtrain-s-t1.1.1", state: JobState = JobS
     return SlurmJob(job_id=number, name=name, state=state, reason="", submitted_s=datetime.now(UTC).timestamp())
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, EndKind.CANCELLED), ({"restarts": 0}, EndKind.CANCELLED), ({"restarts": 1}, EndKind.LOST),
+        ({"reason": "InactiveLimit"}, EndKind.LOST),
+    ],
+)  # fmt: skip
+def test_a_job_that_slurm_itself_cancelled_is_no_kill_by_a_user(fields: dict[str, Any], kind: EndKind) -> None:
+    ended = replace(known(state=JobState.CANCELLED), **fields)
+    found = scheduler(Client(ended)).poll([job()])[1]
+    assert found.end is not None
+    assert found.end.kind == kind
+    assert ("resumes" in found.end.message) == (kind == EndKind.LOST)
+
+
 def test_a_job_that_the_controller_denies_twice_has_ended(clock: Clock) -> None:
     slurm = scheduler(Client())
     assert slurm.poll([job()]) == {}

@@ -192,6 +192,11 @@ def _cancellation(job: SlurmJob, next_step: NextStep) -> tuple[str, NextStep]:
         return "was cancelled by Slurm, because its dependency can never be satisfied.", next_step
     if job.reason == "InactiveLimit":
         return "was cancelled by Slurm at its InactiveLimit. The next job resumes.", NextStep.RESUME
+    if job.restarts:
+        # slurmd does so with a job that it could not start, although the job has --no-requeue.
+        return "was put back into the queue and ended there. The next job resumes from the latest checkpoint.", (
+            NextStep.RESUME
+        )
     by = "" if job.cancelled_by is None else f" by the account with uid {job.cancelled_by}"
     return f"was cancelled{by}.", next_step
 

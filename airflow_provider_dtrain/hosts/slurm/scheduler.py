@@ -570,9 +570,16 @@ def _status(job: SlurmJob) -> JobStatus:
         started_at=_time(job.started_s) if job.state not in WAITING else None,
         ends_at=_time(job.ends_s) if job.state not in WAITING else None,
         expected_at=_time(job.expected_start_s),
-        end=None if end is None else JobEnd(kind=_ENDS[end.kind], message=end.message),
+        end=None if end is None else JobEnd(kind=_end_kind(end), message=end.message),
         is_hopeless=reason is not None and reason.outlook == Outlook.NEVER,
     )
+
+
+def _end_kind(end: job_ends.JobEnd) -> EndKind:
+    """Return the kind of an end. Slurm itself cancels jobs too, which is no request of a user."""
+    if end.kind == job_ends.EndKind.CANCELLED and end.next_step == job_ends.NextStep.RESUME:
+        return EndKind.LOST
+    return _ENDS[end.kind]
 
 
 def _phase(job: SlurmJob) -> JobPhase:
