@@ -1334,8 +1334,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a pool with a live job can be removed",
         path=f"{STORE}/pools.py",
-        old="    if jobs:\n",
-        new="    if jobs and False:\n",
+        old="    if jobs := conn.execute(query.order_by(external_jobs.c.id)).all():\n",
+        new="    if (jobs := conn.execute(query.order_by(external_jobs.c.id)).all()) and False:\n",
         test="tests/contract/test_store_external_jobs.py"
         "::test_a_pool_with_a_live_job_stays_and_its_nodes_refuse_commands_of_hosts[sqlite]",
     ),
@@ -1367,6 +1367,21 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        pass\n",
         test="tests/contract/test_external_slots.py"
         "::test_the_log_is_read_to_its_end_before_the_job_is_given_back[sqlite-True]",
+    ),
+    Mutant(
+        name="a job that Slurm itself cancelled kills its trial",
+        path=f"{HOSTS}/slurm/scheduler.py",
+        old="        return EndKind.LOST\n",
+        new="        pass\n",
+        test="tests/unit/test_slurm_scheduler.py::test_a_job_that_slurm_itself_cancelled_is_no_kill_by_a_user",
+    ),
+    Mutant(
+        name="each reason of a waiting job is an entry of the timeline",
+        path=f"{STORE}/external_jobs.py",
+        old="if row.reason and now.timestamp() - since_s >= shortest_s(row.reason_entries, KEPT_FROM_S):",
+        new="if row.reason:",
+        test="tests/contract/test_store_external_jobs.py"
+        "::test_the_waits_of_a_trial_follow_each_other_and_short_ones_belong_to_the_next[sqlite]",
     ),
     Mutant(
         name="a submission whose answer was lost is repeated at once",

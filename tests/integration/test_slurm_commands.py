@@ -18,6 +18,7 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from testbed.programs import install_programs
 from testbed.slurm.cluster import SlurmCluster
+from testbed.standalone import wait_until
 from tests.support import counting
 from tests.support.cli_world import World
 from tests.support.counting import running
@@ -83,6 +84,12 @@ def explained(world: World, tmp_path: Path, slots: int, **resources: Any) -> tup
     return done.code, done.json
 
 
+def restart(slurm: SlurmCluster) -> None:
+    """Start the controller again, and wait until it has heard of its nodes."""
+    slurm.start_controller()
+    wait_until(lambda: set(slurm.node_states().values()) == {"idle"}, timeout_s=90, what="idle nodes", poll_s=0.5)
+
+
 def test_describe_shows_partitions_sizes_and_limits(commands: World) -> None:
     row = commands("pools", "describe", "hpc", "-o", "json").json
     facts = row["scheduler"]
@@ -143,7 +150,7 @@ def test_options_are_set_with_a_warning_while_the_cluster_does_not_answer(comman
         assert "Warning: the scheduler of pool 'hpc' cannot be asked now." in done.err
         assert commands("pools", "set", "hpc", "--unset", "partition").code == 0
     finally:
-        slurm.start_controller()
+        restart(slurm)
 
 
 def test_doctor_checks_the_cluster(commands: World, slurm: SlurmCluster) -> None:
@@ -159,7 +166,7 @@ def test_doctor_checks_the_cluster(commands: World, slurm: SlurmCluster) -> None
     try:
         away = lines(commands)
     finally:
-        slurm.start_controller()
+        restart(slurm)
     assert {name: one["ok"] for name, one in away.items()} == {"pool hpc": False, "pool hpc: states of jobs": True}
     assert "does not answer" in away["pool hpc"]["message"]
 

@@ -75,8 +75,8 @@ def _obstacle(pool: Pool, facts: SchedulerFacts, slots: int, *, is_single_host: 
     except SubmissionRefusedError:
         away = used.nodes - used.usable_nodes
         return (
-            f"It waits until nodes come back: {away} of {used.nodes} nodes of partition '{used.name}' are down or "
-            "drained, and the others do not suffice."
+            f"It waits until nodes come back: {away} of {used.nodes} nodes of partition '{used.name}' are down, "
+            "drained or silent, and the others do not suffice."
         )
     return None
 
