@@ -241,6 +241,7 @@ def get_provider_info() -> JsonObject:
                 "integration-name": _INTEGRATION,
                 "python-modules": [
                     "airflow_provider_dtrain.operators.config",
+                    "airflow_provider_dtrain.operators.diagnose",
                     "airflow_provider_dtrain.operators.gang",
                     "airflow_provider_dtrain.operators.inference",
                     "airflow_provider_dtrain.operators.operation",

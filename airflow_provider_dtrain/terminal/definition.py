@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_dtrain.terminal import arguments as a
 from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group
 from airflow_provider_dtrain.terminal.arguments import action as _command
-from airflow_provider_dtrain.terminal.definition_trials import experiment, infer, init, trial
+from airflow_provider_dtrain.terminal.definition_trials import diagnose, experiment, infer, init, trial
 
 _DRY_RUN = Arg(("--dry-run",), help="Show what would happen without changing anything", action="store_true")
 _SLOT = Arg(("--slot",), help="Only this slot of the host (index)", type=a.count, metavar="N")
@@ -527,4 +527,15 @@ def commands() -> tuple[Group | Command, ...]:
     """Return all commands of ``airflow dtrain``."""
     documents = (_templates("templates"), _templates("tpl"), _config(), _search())
     runs = (experiment("experiments"), experiment("e"), trial("trials"), trial("t"))
-    return (init(), infer(), _hosts(), _environments(), _pools(), _queue(), *documents, *runs, *_small_groups())
+    return (
+        init(),
+        infer(),
+        diagnose(),
+        _hosts(),
+        _environments(),
+        _pools(),
+        _queue(),
+        *documents,
+        *runs,
+        *_small_groups(),
+    )

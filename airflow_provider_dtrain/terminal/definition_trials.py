@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import BooleanOptionalAction
+
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_LIVE
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.terminal import arguments as a
@@ -106,6 +108,32 @@ def infer() -> Command:
         bad,
         row,
         pool,
+    )
+
+
+def diagnose() -> Command:
+    """Return the command ``diagnose``."""
+    return action(
+        "diagnose",
+        "diagnose",
+        "Find what limits a training: short runs on one gang, a verdict, and what to change",
+        a.CONFIG,
+        a.WITH_TEMPLATE,
+        Arg(("--steps",), help="Measured steps of each run (default 100)", type=a.count, default=100, metavar="N"),
+        Arg(
+            ("--most-s",),
+            help="Time limit of each run (default 5m)",
+            type=a.seconds,
+            default=300.0,
+            metavar="TIME",
+        ),
+        Arg(
+            ("--confirm",),
+            help="Try suggestions that need no change of the program (default); --no-confirm: do not",
+            action=BooleanOptionalAction,
+            default=True,
+        ),
+        Arg(("--report",), help="Write a report as one HTML page", metavar="FILE"),
     )
 
 

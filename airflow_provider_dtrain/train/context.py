@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.core_context import CoreContext
 from airflow_provider_dtrain.train.data import batch_size
 from airflow_provider_dtrain.train.data.batch_size import Hparams
 from airflow_provider_dtrain.train.data.device import mover
+from airflow_provider_dtrain.train.data.first_batches import FirstBatches
 from airflow_provider_dtrain.train.data.loader import BatchCounter
 from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader
@@ -33,6 +34,7 @@ from airflow_provider_dtrain.train.reports.builtin_metrics import BuiltinMetrics
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.gathered_samples import gather_samples
 from airflow_provider_dtrain.train.reports.metrics import Reporter
+from airflow_provider_dtrain.train.reports.short_run import ShortRun, StepLimit, wait_for_device
 from airflow_provider_dtrain.train.reports.timings import RankTimings
 from airflow_provider_dtrain.train.search.rungs import RungQuestions
 
@@ -82,7 +84,14 @@ class Context(CoreContext):
         self.stepped = False
         self._counter = BatchCounter(progress)
         self._schedules = Schedules()
-        self._loaders = ScriptLoaders(distributed, seed)
+        run = ShortRun.of(env.config) if env.on_cluster else None
+        #: First batch of each data set, which a short run repeats; None: data is not repeated.
+        self._first_batches = FirstBatches() if run is not None and run.is_synthetic else None
+        self._loaders = ScriptLoaders(distributed, seed, self._first_batches)
+        if run is not None:
+            timings.on_batch = StepLimit(
+                run, distributed, timings, settle=wait_for_device, check=gradients.check_effect
+            )
         self._points = SavePoints(
             saver,
             progress,

@@ -35,6 +35,7 @@ from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.experiment_loggers import open_loggers
 from airflow_provider_dtrain.train.reports.memory_snapshot import MemoryHistory
 from airflow_provider_dtrain.train.reports.metrics import Reporter
+from airflow_provider_dtrain.train.reports.short_run import reduced
 from airflow_provider_dtrain.train.reports.timings import open_timings
 from airflow_provider_dtrain.train.search.rungs import DEFAULT_TIMEOUT_S as DECISION_TIMEOUT_S
 from airflow_provider_dtrain.train.search.rungs import RungQuestions
@@ -83,7 +84,7 @@ def init(
     :raises SetupError: the environment or ``config`` is not valid, or the process already has a context
     """
     _log_to_stderr()
-    env = RankEnvironment.read()
+    env = reduced(RankEnvironment.read())
     if config and not env.on_cluster:
         config_check.check(config)
         config_check.check_ranges(config.get("hyperparameters") or {}, {**(hparams or {}), **env.hparams})

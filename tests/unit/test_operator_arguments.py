@@ -31,6 +31,7 @@ from airflow_provider_dtrain.decorators.dtrain_batch import DtrainBatchDecorated
 from airflow_provider_dtrain.errors import ConfigError, FunctionError
 from airflow_provider_dtrain.hooks.arguments import CheckedArguments
 from airflow_provider_dtrain.operators.config import RenderConfigOperator
+from airflow_provider_dtrain.operators.diagnose import DiagnoseOperator
 from airflow_provider_dtrain.operators.gang import ReleaseGangOperator
 from airflow_provider_dtrain.operators.inference import BatchInferenceOperator
 from airflow_provider_dtrain.operators.operation import OperationOperator
@@ -48,6 +49,7 @@ OPERATORS: dict[type[BaseOperator], dict[str, Any]] = {
     TrialOperator: {"config": CONFIG},
     BatchInferenceOperator: {"processor": "m:P", "inputs": "/in", "outputs": "/out"},
     RenderConfigOperator: {"config": CONFIG},
+    DiagnoseOperator: {"config": CONFIG},
     PlanTrialsOperator: {"config": CONFIG},
     SelectBestTrialOperator: {"plan": [{"search_id": 1}]},
     ReleaseGangOperator: {"allocation": {"allocation_id": 1, "token": 2}},

@@ -20,6 +20,7 @@ TRIGGERS = {
 DAGS = {
     "operators.trial": ("TrialOperator",),
     "operators.config": ("RenderConfigOperator",),
+    "operators.diagnose": ("DiagnoseOperator",),
     "operators.gang": ("ReleaseGangOperator",),
     "operators.search": ("PlanTrialsOperator", "SelectBestTrialOperator"),
     "sensors.gang": ("GangSensor",),

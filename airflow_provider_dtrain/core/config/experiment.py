@@ -23,6 +23,7 @@ from airflow_provider_dtrain.core.config.sections import (
     DEFAULT_LOG_POLICIES,
     AnyPeriod,
     BindMount,
+    DiagnosisRun,
     LogPolicy,
     Optimizations,
     Period,
@@ -167,6 +168,8 @@ class ExperimentConfig(Section):
     decision_timeout: Seconds = 30.0
     #: Maximum seconds of a run. A run with this limit may start on reserved hosts (backfill).
     max_runtime: Seconds | None = None
+    #: Makes each trial a short run of a diagnosis.
+    diagnosis: DiagnosisRun | None = None
 
     @classmethod
     def model_validate(cls, obj: Any) -> Self:  # type: ignore[override]

@@ -186,6 +186,20 @@ class Profiling(Section):
         return self
 
 
+class DiagnosisRun(Section):
+    """Limits of a short run, which ``DiagnoseOperator`` and ``airflow dtrain diagnose`` set."""
+
+    #: Steps that are measured, and steps before them, which are not.
+    steps: int = Field(default=100, ge=5, le=100_000)
+    warm_up: int = Field(default=10, ge=1, le=10_000)
+    #: Seconds of the whole run.
+    most_s: float = Field(default=300.0, ge=10, le=86_400)
+    #: The training loader repeats its first batch.
+    synthetic: bool = False
+    #: Rank 0 trains alone, and the other ranks end at once.
+    alone: bool = False
+
+
 class LogPolicy(Section):
     """Action for a line of a rank's log that matches a pattern.
 

@@ -99,7 +99,7 @@ def render(
         return store.configs.get(int(config["config_id"]))
     source = read_document(config, folder, what="configuration")
     named = template if template is not None else source.get("template")
-    base, name, version = _template(store, named, folder)
+    base, name, version = template_of(store, named, folder)
     hook.ensure_local()
     found = assembled(store, source, base, pool=pool)
     if found.no_pool is not None:
@@ -143,7 +143,11 @@ def config_of(
     return render(hook, config, template, folder, pool=pool)
 
 
-def _template(store: Store, named: Any, folder: Path) -> tuple[Mapping[str, Any] | None, str | None, int | None]:
+def template_of(store: Store, named: Any, folder: Path) -> tuple[Mapping[str, Any] | None, str | None, int | None]:
+    """Return a template with its name and version, if it has these. Blocks.
+
+    :param named: name of a stored template, path or document; None = no template
+    """
     from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 
     if named is None:
@@ -165,6 +169,7 @@ def submit(
     bundle: DagBundle | None = None,
     tree: Path | None = None,
     hands_over: bool = False,
+    trial_index: int = 0,
 ) -> Ticket:
     """Pack the user code, and store the trial and its gang request. Repeatable by key. Blocks.
 
@@ -174,6 +179,7 @@ def submit(
     :param bundle: Airflow's bundle of the DAG file
     :param tree: folder whose state in git is that of the code; None = the folder of the code
     :param hands_over: the caller leaves the trial to a triggerer at once, which starts it once it has slots
+    :param trial_index: number of the trial among those of the same key
     :raises GangEndedError: the held gang has ended, or is held under another token
     :raises GangMismatchError: the held gang has other slots than the configuration requests
     :raises UnsupportedFieldError: the configuration uses a feature that this version does not have
@@ -184,7 +190,7 @@ def submit(
     """
     trial = trial or {}
     make = _prepared(hook, stored, key, folder, trial.get("payload"), bundle, tree)
-    submission = replace(make(trial, gang), is_handed_over=hands_over)
+    submission = replace(make(trial, gang), is_handed_over=hands_over, trial_index=trial_index)
     if gang is not None:
         return hook.store.gangs.submit_trial(submission, gang.token)
     return hook.store.trials.submit(submission)

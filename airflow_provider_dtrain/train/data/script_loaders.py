@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.data.boundary import Boundary
 from airflow_provider_dtrain.train.data.dataset_comparison import DatasetComparison
+from airflow_provider_dtrain.train.data.first_batches import FirstBatches
 from airflow_provider_dtrain.train.data.loader import refuse_empty
 from airflow_provider_dtrain.train.data.passes import Pass
 from airflow_provider_dtrain.train.data.position import Progress
@@ -23,11 +24,14 @@ class ScriptLoaders:
     """Makes the shares of the data that a script passes to ``ctx.loader`` and ``ctx.validation_loader``.
 
     A map-style data set is cut without an exchange between the ranks. For everything else, all ranks make the call.
+
+    :param repeated: repeats the first batch of training data; None: data is not repeated
     """
 
-    def __init__(self, distributed: Distributed, seed: int) -> None:
+    def __init__(self, distributed: Distributed, seed: int, repeated: FirstBatches | None = None) -> None:
         self._distributed = distributed
         self._seed = seed
+        self._repeated = repeated
         self._datasets = DatasetComparison(distributed)
         #: Messages about loaders that were logged, because a script may make a loader per epoch.
         self._logged: set[str] = set()
@@ -145,7 +149,18 @@ class ScriptLoaders:
         from airflow_provider_dtrain.train.data.shares import Shares
 
         logged = self._logged
-        return Shares(loader, self._distributed, self._seed, what, whole=whole, limit=limit, pool=pool, logged=logged)
+        repeated = self._repeated if what == "training" else None
+        return Shares(
+            loader,
+            self._distributed,
+            self._seed,
+            what,
+            whole=whole,
+            limit=limit,
+            pool=pool,
+            logged=logged,
+            repeated=repeated,
+        )
 
 
 def iter_is_itself(data: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.utils import data as torch_data
 
+from airflow_provider_dtrain.train.data.first_batches import FirstBatches
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
 from airflow_provider_dtrain.train.data.index_comparison import IndexVerdict, Sharing, compare, draw_alike
 from airflow_provider_dtrain.train.data.index_source import IndexSource, is_indexed, known_length
@@ -48,6 +49,7 @@ class Shares:
     :param limit: largest number of batches per epoch and rank
     :param pool: workers of an earlier loader of the same data and options
     :param logged: messages about loaders of this program that were logged before; none is logged twice
+    :param repeated: repeats the first batch of each epoch's training data; None: data is not repeated
     :raises SetupError: the ranks' indices overlap, or the sampler failed on a rank
     """
 
@@ -63,11 +65,13 @@ class Shares:
         limit: int | None = None,
         pool: WorkerPool | None = None,
         logged: set[str] | None = None,
+        repeated: FirstBatches | None = None,
     ) -> None:
         self.loader: Any = getattr(loader, "torch_loader", loader)
         #: Workers that outlive an epoch.
         self.pool = pool if pool is not None else WorkerPool()
         self._limit = limit
+        self._repeated = repeated
         self._distributed = distributed
         self._seed = seed
         self._what = what
@@ -153,6 +157,15 @@ class Shares:
         return EmptyLoaderError(f"The {self._what} data loader yields no batch{of}{rank}.{less} Check its data set.")
 
     def training(self, epoch: int, offset: int, length: int | None) -> Iterator[Any]:
+        """Return this rank's batches of an epoch, as :meth:`_training` does, or its first batch repeated."""
+        batches = self._training(epoch, offset, length)
+        if self._repeated is None:
+            return batches
+        # The length of a stream that is not read cannot turn out to be another one.
+        self._unsettled = None
+        return self._repeated.of(getattr(self.loader, "dataset", self.loader), batches)
+
+    def _training(self, epoch: int, offset: int, length: int | None) -> Iterator[Any]:
         """Return this rank's batches of an epoch, from a position on. Called by all ranks.
 
         :param offset: where the first batch begins, in units of :attr:`stride`

@@ -16,6 +16,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "perform_initial_validation", "max_restarts", "log_policies", "preemption_timeout", "environment",
         "bind_mounts", "network_interface", "port_range", "data", "tensorboard", "loggers", "preemptible", "launch",
         "warm_start", "warm_idle", "on_unplaceable", "hang_timeout", "decision_timeout", "max_runtime",
+        "diagnosis",
     )),
     "searcher": frozenset((
         "name", "metric", "smaller_is_better", "max_length", "max_time", "time_metric", "source_checkpoint",
@@ -36,6 +37,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "gradient_norm_every", "tokens_per_sample", "flops_per_sample", "count_flops", "device_peak_flops",
         "memory_snapshot",
     )),
+    "diagnosis": frozenset(("steps", "warm_up", "most_s", "synthetic", "alone")),
     "checkpoint_storage": frozenset((
         "type", "save_experiment_best", "save_trial_best", "save_trial_latest", "host_path", "storage_path",
         "propagation", "container_path", "bucket", "access_key", "secret_key", "endpoint_url", "prefix", "conn_id",

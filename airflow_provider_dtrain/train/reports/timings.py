@@ -86,6 +86,8 @@ class RankTimings:
         self._is_script = False
         #: Number of batches so far, and of those that were written.
         self._batches = self._first = 0
+        #: Called after each batch with the number of batches and the time. Lines are then written at the end only.
+        self.on_batch: Callable[[int, float], None] | None = None
         self._next_flush = self._next_summary = 0.0
         #: perf_counter at the latest flush; 0: there was none.
         self._flushed = 0.0
@@ -161,6 +163,14 @@ class RankTimings:
         if self.enabled and hasattr(model, "_get_ddp_logging_data"):
             self._models.append([model, 0])
 
+    def discard(self) -> None:
+        """Remove the measurements that were not written yet."""
+        for found in self._values.values():
+            found.clear()
+        self._line = {}
+        self._first = self._line_first = self._batches
+        self._written = self._ended
+
     def close(self) -> None:
         """Write the remaining measurements."""
         if self.enabled:
@@ -172,6 +182,10 @@ class RankTimings:
 
     def _check(self, now: float) -> None:
         """Write the measurements. The first call only starts the first interval."""
+        if self.on_batch is not None:
+            # The time of the next flush stays 0, so this is called after each batch.
+            self.on_batch(self._batches, now)
+            return
         if self._next_flush:
             self._flush(now)
         else:

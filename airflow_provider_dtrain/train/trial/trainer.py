@@ -99,6 +99,7 @@ class TrialTrainer:
             seed,
             "training",
             left_alone=context.experimental.left_alone,
+            repeated=ctx._first_batches,
         )
         ctx._builtin.know_loader(self._shares.loader)
         self._state.ranks = context.distributed.get_size()
