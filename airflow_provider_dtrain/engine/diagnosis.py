@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,16 +23,16 @@ from airflow_provider_dtrain.core.diagnosis.runs import (
 )
 from airflow_provider_dtrain.core.diagnosis.verdict import (
     STEPS_LEAST,
-    RankFigures,
     RunFigures,
     Verdict,
     as_data,
+    by_gain,
+    rank_figures,
     summary,
     verdict,
     with_try,
 )
 from airflow_provider_dtrain.core.hyperparameters.seeds import SEED_LIMIT
-from airflow_provider_dtrain.core.series.step_times import PARTS, STEP, WHOLE
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.session.runtime import take_over
 from airflow_provider_dtrain.engine.session.threads import in_thread
@@ -265,7 +265,7 @@ class Diagnosis:
             if one.run is not None:
                 one = with_try(one, await self._measure(subject, gang, one.run), found.step_s)
             suggestions.append(one)
-        return replace(found, suggestions=tuple(suggestions))
+        return replace(found, suggestions=tuple(sorted(suggestions, key=by_gain)))
 
     async def _measure(self, subject: _Subject, gang: GangView, spec: ShortRunSpec) -> RunFigures:
         """Run the program once, and return the figures of the run."""
@@ -336,7 +336,7 @@ class Diagnosis:
         for one in store.telemetry.timings(ticket.trial_id).totals:
             if one.total_s is not None:
                 totals.setdefault(one.rank, {})[one.name] = (one.count, one.total_s)
-        ranks = [_rank_figures(rank, hosts.get(rank, ""), of) for rank, of in sorted(totals.items())]
+        ranks = [rank_figures(rank, hosts.get(rank, ""), of) for rank, of in sorted(totals.items())]
         found = replace(made, ranks=tuple(rank for rank in ranks if rank is not None))
         if outcome.failure is None and found.steps >= STEPS_LEAST:
             return found
@@ -374,25 +374,3 @@ class Diagnosis:
 
 def _has_loader(run: RunFigures) -> bool:
     return all(rank.loading_s is not None for rank in run.ranks)
-
-
-def _rank_figures(rank: int, host: str, totals: Mapping[str, tuple[int, float]]) -> RankFigures | None:
-    """Return the figures of a rank, None if it has finished no step.
-
-    :param totals: timing -> how often it was measured, and seconds
-    """
-    step = STEP if STEP in totals else WHOLE
-    steps, whole_s = totals.get(step, (0, 0.0))
-    if not steps:
-        return None
-    parts: Sequence[str] = PARTS if step == STEP else ()
-    parts_s = sum(totals[name][1] for name in parts if name in totals)
-    loading = totals.get("dataloader_next")
-    return RankFigures(
-        rank=rank,
-        host=host,
-        steps=steps,
-        step_s=(parts_s or whole_s) / steps,
-        loading_s=None if loading is None else loading[1] / steps,
-        optimizer_s=totals.get("step_optimizer", (0, 0.0))[1] / steps,
-    )

@@ -61,7 +61,7 @@ SCRIPT = textwrap.dedent(
     main()
     """
 )
-LIMITS = Limits(steps=15, warm_up=2, most_s=60)
+LIMITS = Limits(steps=15, warm_up=2, most_s=200)
 
 
 def config(**hyperparameters: Any) -> dict[str, Any]:

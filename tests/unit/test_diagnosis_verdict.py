@@ -16,6 +16,7 @@ from airflow_provider_dtrain.core.diagnosis.verdict import (
     RunFigures,
     as_data,
     effect_text,
+    rank_figures,
     summary,
     verdict,
     with_try,
@@ -171,3 +172,15 @@ def test_the_text_of_a_verdict_fits_into_a_description() -> None:
     figures = runs(1.0, 1.0, (0.4, 0.4), 0.4)
     figures[1] = replace(figures[1], ranks=(), problem="x" * 20_000)
     assert len(summary(verdict(figures, settings()))) == TEXT_CHARS
+
+
+def test_the_step_of_a_rank_leaves_out_waits_for_the_other_ranks() -> None:
+    totals = {
+        "dataloader_next": (10, 1.0), "forward": (10, 2.0), "backward": (10, 3.0), "step_optimizer": (10, 0.5),
+        "from_device": (1, 1.5), "train_batch": (10, 5.5), "reduce_metrics": (2, 40.0), "checkpoint": (1, 7.0),
+    }  # fmt: skip
+    found = rank_figures(3, "h", totals)
+    assert found == RankFigures(rank=3, host="h", steps=10, step_s=0.8, loading_s=0.1, optimizer_s=0.05)
+    whole = rank_figures(0, "h", {"step": (10, 4.0), "backward": (10, 3.0)})
+    assert whole == RankFigures(rank=0, host="h", steps=10, step_s=0.4, loading_s=None, optimizer_s=0.0)
+    assert rank_figures(0, "h", {"reduce_metrics": (1, 1.0)}) is None

@@ -8,13 +8,14 @@ to 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median_low
 from typing import Any, Literal
 
 from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.core.diagnosis.runs import AGAIN, ALONE, INDEPENDENT, REAL, SYNTHETIC, ShortRunSpec
+from airflow_provider_dtrain.core.series.step_times import OF_STEP, STEP, WHOLE
 
 #: Share of a step from which a part limits the training, and share of computing from which nothing else does.
 LIMIT_SHARE, COMPUTE_SHARE = 0.2, 0.75
@@ -103,8 +104,34 @@ class Verdict:
     suggestions: tuple[Suggestion, ...]
 
 
+#: Parts of a step, with the wait for a device. The other timings contain waits for the other ranks.
+_OWN_PARTS = frozenset({*OF_STEP, "from_device"})
 #: Longest text of a verdict.
 TEXT_CHARS = 8_000
+
+
+def rank_figures(rank: int, host: str, totals: Mapping[str, tuple[int, float]]) -> RankFigures | None:
+    """Return the figures of a rank, None if it has finished no step.
+
+    :param totals: timing -> how often it was measured, and seconds
+    """
+    step = STEP if STEP in totals else WHOLE
+    steps, whole_s = totals.get(step, (0, 0.0))
+    if not steps:
+        return None
+    parts: Collection[str] = _OWN_PARTS if step == STEP else ()
+    parts_s = sum(totals[name][1] for name in parts if name in totals)
+    loading = totals.get("dataloader_next")
+    return RankFigures(
+        rank=rank,
+        host=host,
+        steps=steps,
+        step_s=(parts_s or whole_s) / steps,
+        loading_s=None if loading is None else loading[1] / steps,
+        optimizer_s=totals.get("step_optimizer", (0, 0.0))[1] / steps,
+    )
+
+
 #: A rank is slow from this multiple of the typical time on.
 SLOW_RATIO = 1.2
 
@@ -284,7 +311,7 @@ def _suggestions(
             "bf16 and a larger batch per rank use them better."
         )
         found.append(Suggestion(part="compute", text=text, expected=None))
-    return sorted(found, key=lambda one: -(one.expected or 0.0))
+    return sorted(found, key=by_gain)
 
 
 def _about_communication(share: float, config: ExperimentConfig) -> list[Suggestion]:
@@ -333,6 +360,12 @@ def with_try(suggestion: Suggestion, run: RunFigures, step_s: float) -> Suggesti
     if run.problem is not None:
         return replace(suggestion, problem=run.problem)
     return replace(suggestion, measured=1 - run.step_s / step_s if step_s else None)
+
+
+def by_gain(suggestion: Suggestion) -> float:
+    """Return a key that sorts suggestions by their gain, largest first: the measured one, else the expected one."""
+    gain = suggestion.expected if suggestion.measured is None else suggestion.measured
+    return -(gain or 0.0)
 
 
 def effect_text(suggestion: Suggestion) -> str:
