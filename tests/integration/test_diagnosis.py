@@ -92,7 +92,7 @@ def diagnosis(engine: Engine, code: Path, document: dict[str, Any], **options: A
 
 
 async def diagnose(engine: Engine, code: Path, document: dict[str, Any], **options: Any) -> dict[str, Any]:
-    return await asyncio.wait_for(diagnosis(engine, code, document, **options).run(), 280)
+    return await asyncio.wait_for(diagnosis(engine, code, document, **options).run(), 600)
 
 
 def parts(found: dict[str, Any]) -> dict[str, float]:
@@ -230,10 +230,11 @@ async def test_a_program_that_fails_is_the_cause_and_frees_its_slots(engine: Eng
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_program_without_the_library_has_no_steps_but_a_use_of_its_hosts(engine: Engine, code: Path) -> None:
-    (code / "diagnosed_case.py").write_text("import time\ntime.sleep(60)")
+    (code / "diagnosed_case.py").write_text("import time\ntime.sleep(300)")
     with pytest.raises(DtrainError, match=r"does not call dtrain.init\(\).*cpu_util \d"):
-        await diagnose(engine, code, config(), limits=Limits(steps=5, most_s=10))
+        await diagnose(engine, code, config(), limits=Limits(steps=5, most_s=45))
     assert processes("diagnosed_case.py") == []
     assert held(engine) == []
 
@@ -256,7 +257,13 @@ async def test_a_diagnosis_that_is_cancelled_ends_its_run_and_frees_its_slots(en
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"inference": {"processor": "m:P", "inputs": "/i", "outputs": "/o"}, "entrypoint": None}, "batch inference"),
+        (
+            {
+                "inference": {"processor": "m:P", "inputs": {"path": "/i"}, "outputs": {"path": "/o"}},
+                "entrypoint": None,
+            },
+            "batch inference",
+        ),
         ({"diagnosis": {"steps": 7}}, "set by the diagnosis itself"),
         ({"resources": {"slots_per_trial": "many"}}, "slots_per_trial"),
     ],
