@@ -32,6 +32,8 @@ NEEDED_BY_TASKS = (
     "airflow_provider_dtrain.engine.attempt.siblings",
     "airflow_provider_dtrain.engine.submission.search",
     "airflow_provider_dtrain.engine.attempt.source_checkpoint",
+    "airflow_provider_dtrain.core.diagnosis.report",
+    "airflow_provider_dtrain.engine.diagnosis",
     "airflow_provider_dtrain.engine.submission.submit",
     "airflow_provider_dtrain.engine.submission.entry",
     "airflow_provider_dtrain.engine.submission.granted",
