@@ -124,7 +124,7 @@ def test_a_difference_below_the_noise_is_no_limit() -> None:
     figures[1] = run(SYNTHETIC, 0.95, 0.95)
     found = verdict(figures, settings())
     assert found.noise == pytest.approx(0.6 / 1.3)
-    assert found.limit != "input"
+    assert found.limit == "unknown"
     assert any("differ by 46 %" in text for text in found.sentences)
 
 

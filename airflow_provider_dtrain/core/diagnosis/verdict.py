@@ -226,14 +226,12 @@ def _slow_ranks(independent: RunFigures, own: Mapping[int, float], typical: floa
 
 def _limit(shares: Mapping[Part, float | None], noise: float | None) -> Limit:
     """Return what limits the training."""
-    least = max(LIMIT_SHARE, noise or 0.0)
     others: dict[Limit, float] = {
         part: share for part, share in shares.items() if part != "compute" and share is not None
     }
-    if others:
-        largest = max(others, key=lambda part: others[part])
-        if others[largest] >= least:
-            return largest
+    largest = max(others, key=lambda part: others[part]) if others else None
+    if largest is not None and others[largest] >= LIMIT_SHARE:
+        return largest if others[largest] >= (noise or 0.0) else "unknown"
     compute = shares["compute"]
     if compute is None:
         return "unknown"
@@ -246,7 +244,7 @@ _LIMITS: Mapping[Limit, str] = {
     "imbalance": "A slow rank limits the training",
     "compute": "Computing limits the training: the ranks are well used",
     "balanced": "No single part limits the training",
-    "unknown": "It is not known what limits the training, because a run has no figures",
+    "unknown": "It is not known what limits the training, because a run has no figures, or equal runs differ too much",
 }
 
 
