@@ -107,7 +107,7 @@ def gangs_of(host: ClusterHost) -> set[int]:
 
 
 def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
-    """Print hosts. A table has columns for jobs, findings, slow ranks, deadlines and the like only if a host has some."""
+    """Print hosts. A table has columns for jobs, findings, slow ranks, deadlines and the like only if needed."""
     if is_table(args):
         is_shared = any(row["other_stores"] for row in rows)
         rows = [{name: value for name, value in row.items() if is_shared or name != "other_stores"} for row in rows]

@@ -229,7 +229,7 @@ def _limit(shares: Mapping[Part, float | None], noise: float | None) -> Limit:
     others: dict[Limit, float] = {
         part: share for part, share in shares.items() if part != "compute" and share is not None
     }
-    largest = max(others, key=lambda part: others[part]) if others else None
+    largest = max(others, key=others.__getitem__, default=None)
     if largest is not None and others[largest] >= LIMIT_SHARE:
         return largest if others[largest] >= (noise or 0.0) else "unknown"
     compute = shares["compute"]

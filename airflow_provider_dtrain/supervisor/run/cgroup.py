@@ -156,7 +156,7 @@ def _own_folder() -> str | None:
     return None
 
 
-def cgroup_folders(path: str | None) -> list[str]:
+def enclosing_cgroups(path: str | None) -> list[str]:
     """Return the folder of a cgroup and those above it, the innermost one first.
 
     :param path: None: the cgroup of this process

@@ -17,7 +17,7 @@ from ..limits import EXIT_STACK_BYTES, EXIT_STACKS_S, FAULTS_SHOWN
 from ..machine.host import memory_bytes
 from ..machine.processes import boottime
 from ..names import Json
-from .cgroup import Cgroup, cgroup_folders
+from .cgroup import Cgroup, enclosing_cgroups
 from .device_faults import DeviceFaults
 from .ranks import Rank, oom_kills
 from .stacks import Stack
@@ -45,7 +45,7 @@ class ExitEvidence:
 
         :param cgroup: the run's own cgroup; None: its processes are in that of the supervisor
         """
-        self._groups = cgroup_folders(cgroup.path if cgroup is not None else None)
+        self._groups = enclosing_cgroups(cgroup.path if cgroup is not None else None)
         self._kills_before = self._kills()
 
     def oom_kills(self) -> int:
