@@ -1053,7 +1053,7 @@ export interface paths {
         put?: never;
         /**
          * Drain
-         * @description Grant no new slots on a host. Running trials may finish.
+         * @description Grant no new slots on a host. Running trials may finish, or resume elsewhere by a deadline.
          */
         post: operations["drain_api_v1_hosts__name__drain_post"];
         delete?: never;
@@ -1446,6 +1446,13 @@ export interface components {
             /** State Since */
             state_since?: string | null;
             /**
+             * Slow Ranks
+             * @default 0
+             */
+            slow_ranks: number;
+            /** Drain By */
+            drain_by?: string | null;
+            /**
              * Slot Type
              * @default cuda
              * @enum {string}
@@ -1457,6 +1464,11 @@ export interface components {
             slots: components["schemas"]["Slot"][];
             /** Job */
             job?: string | null;
+            /**
+             * Findings
+             * @default
+             */
+            findings: string;
             details?: components["schemas"]["HostDetails"] | null;
         };
         /**
@@ -1610,7 +1622,7 @@ export interface components {
              * Group
              * @enum {string}
              */
-            group: "training" | "validation";
+            group: "training" | "validation" | "builtin";
             /**
              * X
              * @enum {string}
@@ -1759,6 +1771,34 @@ export interface components {
         DownloadableCheckpoints: {
             /** Rows */
             rows: components["schemas"]["DownloadableCheckpoint"][];
+        };
+        /**
+         * DrainBody
+         * @description Body of the request to drain a host.
+         */
+        DrainBody: {
+            /**
+             * Reason
+             * @default
+             */
+            reason: string;
+            /** By */
+            by?: string | null;
+            /**
+             * Now
+             * @default false
+             */
+            now: boolean;
+            /**
+             * Kill At Deadline
+             * @default false
+             */
+            kill_at_deadline: boolean;
+            /**
+             * Dry Run
+             * @default false
+             */
+            dry_run: boolean;
         };
         /**
          * EndKind
@@ -2482,7 +2522,7 @@ export interface components {
              * Group
              * @enum {string}
              */
-            group: "training" | "validation";
+            group: "training" | "validation" | "builtin";
             /** Name */
             name: string;
         };
@@ -2495,6 +2535,8 @@ export interface components {
             host: string;
             /** Device */
             device: string | null;
+            /** Rank */
+            rank?: number | null;
             /** Metric */
             metric: string;
             /** Unit */
@@ -2519,7 +2561,7 @@ export interface components {
              * Group
              * @enum {string}
              */
-            group: "training" | "validation";
+            group: "training" | "validation" | "builtin";
             /** Step */
             step: number;
             /** Epoch */
@@ -2555,7 +2597,7 @@ export interface components {
              * Group
              * @enum {string}
              */
-            group: "training" | "validation";
+            group: "training" | "validation" | "builtin";
             /** Name */
             name: string;
             /** Batches */
@@ -2570,6 +2612,34 @@ export interface components {
             attempt: number[];
             /** Sampled */
             sampled: boolean;
+        };
+        /**
+         * NamedStraggler
+         * @description A rank that its follower named as slow while it ran.
+         */
+        NamedStraggler: {
+            /** Attempt */
+            attempt: number;
+            /** Rank */
+            rank: number;
+            /** Host */
+            host: string;
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /** Until */
+            until: string | null;
+            /** Ratio */
+            ratio: number;
+            /** Cost */
+            cost: number;
+            cause: components["schemas"]["SlowCause"];
+            /** Text */
+            text: string;
+            /** Advice */
+            advice: string;
         };
         /**
          * NewExperiment
@@ -2704,6 +2774,8 @@ export interface components {
             usable_nodes: number;
             /** Sizes */
             sizes: components["schemas"]["NodeSize"][];
+            /** Usable Sizes */
+            usable_sizes: components["schemas"]["NodeSize"][];
             /** Default Time S */
             default_time_s: number | null;
             /** Max Time S */
@@ -2793,6 +2865,8 @@ export interface components {
             system: components["schemas"]["MetricRange"][];
             /** Slow Ranks */
             slow_ranks: components["schemas"]["SlowRank"][];
+            /** Stragglers */
+            stragglers: components["schemas"]["NamedStraggler"][];
         };
         /**
          * RankPlace
@@ -2989,6 +3063,8 @@ export interface components {
             time_limit_s: number | null;
             /** Max Jobs */
             max_jobs: number | null;
+            /** Excluding */
+            excluding: string[];
             /** Problem */
             problem: string;
         };
@@ -3162,6 +3238,12 @@ export interface components {
             /** Device Name */
             device_name?: string | null;
         };
+        /**
+         * SlowCause
+         * @description Cause of a slow rank, as far as facts of its host show it.
+         * @enum {string}
+         */
+        SlowCause: "other_processes" | "gpu_thermal" | "gpu_hardware" | "gpu_power" | "gpu_memory" | "gpu_clock" | "cpu_quota" | "cpu_steal" | "cpu_wait" | "network" | "disk" | "loader" | "cpu_clock" | "unknown";
         /**
          * SlowRank
          * @description A rank whose steps take longer than those of the other ranks.
@@ -3388,7 +3470,7 @@ export interface components {
          * @description Kind of an entry in the timeline of a trial. Entries of one time are in this order.
          * @enum {string}
          */
-        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "job_submitted" | "job_started" | "granted" | "returned" | "environment" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "job_ended" | "preempted" | "ended" | "omitted";
+        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "job_submitted" | "job_started" | "granted" | "returned" | "environment" | "launched" | "first_step" | "warned" | "slow_rank" | "checkpoint" | "rung" | "give_way" | "evacuated" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "job_ended" | "preempted" | "released" | "ended" | "omitted";
         /**
          * TimingPart
          * @description Part of the steps of an attempt, mean over the ranks. The parts add up to the whole step.
@@ -3584,6 +3666,8 @@ export interface components {
             } | null;
             /** Gaps */
             gaps: components["schemas"]["Gap"][];
+            /** Stragglers */
+            stragglers: components["schemas"]["NamedStraggler"][];
             /** Limits */
             limits: string[];
             /** Attempts List */
@@ -5858,7 +5942,7 @@ export interface operations {
     metrics_api_v1_trials__trial_id__metrics_get: {
         parameters: {
             query?: {
-                group?: ("training" | "validation") | null;
+                group?: ("training" | "validation" | "builtin") | null;
                 /** @description also steps that a later attempt repeated */
                 abandoned?: boolean;
                 offset?: number;
@@ -6557,7 +6641,7 @@ export interface operations {
             query?: {
                 /** @description the searcher's without it */
                 metric?: string | null;
-                group?: "training" | "validation";
+                group?: "training" | "validation" | "builtin";
                 x?: "batches" | "epochs" | "time";
                 select?: "best" | "latest" | "spread";
                 limit?: number;
@@ -6652,7 +6736,7 @@ export interface operations {
             query: {
                 metric: string;
                 trial?: number[] | null;
-                group?: "training" | "validation";
+                group?: "training" | "validation" | "builtin";
                 x?: "batches" | "epochs" | "time";
                 /** @description points per curve */
                 max_points?: number;
@@ -6741,7 +6825,7 @@ export interface operations {
         parameters: {
             query?: {
                 metric?: string[] | null;
-                group?: ("training" | "validation") | null;
+                group?: ("training" | "validation" | "builtin") | null;
                 /** @description points per curve */
                 max_points?: number;
             };
@@ -8647,7 +8731,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Reason"];
+                "application/json": components["schemas"]["DrainBody"];
             };
         };
         responses: {
