@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -357,7 +358,8 @@ def test_a_log_that_a_host_sends_from_nowhere_is_a_note_and_the_end_that_the_sto
     hook: Any = Hosts({"h": {"read": {"offset": 2**62, "size": 9, "data": b""}}})
     rank: Any = SimpleNamespace(rank=0, host="h", log_tail="last words")
     args: Any = SimpleNamespace(all=False, tail=None, start=None, end=None, follow=False)
-    _Tail(hook, "t1.1.1", rank, args).pump(rank, is_over=True)
+    view: Any = SimpleNamespace(ended_at=datetime.now(UTC), is_external=False)
+    _Tail(hook, "t1.1.1", rank, args).pump(view, rank)
     found = capsys.readouterr()
     assert "Host 'h' broke the protocol" in found.err
     assert found.out == "last words"

@@ -34,6 +34,7 @@ VIEW: Any = SimpleNamespace(
     is_held_gang=False,
     backend="hosts",
     placement={},
+    plan=None,
     created_at=datetime.now(UTC),
     granted_at=None,
 )

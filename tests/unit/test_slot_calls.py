@@ -20,4 +20,6 @@ def test_only_the_implementations_of_the_port_call_the_store_for_slots() -> None
         for path in (PACKAGE / floor).rglob("*.py")
         if OF_SLOTS.search(path.read_text())
     }
-    assert calling == {f"engine/slots/{name}.py" for name in ("external_slots", "gang_slots", "queue_slots")}
+    port = {f"engine/slots/{name}.py" for name in ("external_slots", "gang_slots", "queue_slots")}
+    # A check of hosts holds slots that no gang gets.
+    assert calling == {*port, "engine/operations/host_rates.py"}

@@ -125,7 +125,7 @@ def test_toggle_gives_back_what_takes_gradients_also_after_an_error(start):
 def test_several_optimizers_count_one_batch(start):
     with start({"scheduling_unit": 2}) as ctx:
         meetings = []
-        ctx._reporter.synchronize = lambda vote: meetings.append(ctx._batches) or vote
+        ctx._reporter.synchronize = lambda vote, counts: meetings.append(ctx._batches) or (vote, counts)
         adversarial(ctx, torch.randn(4, 8, 4), toggle=True)
         assert ctx._batches == 4
         assert meetings == [2, 4]

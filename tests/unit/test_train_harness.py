@@ -36,7 +36,7 @@ def test_the_table_of_fields_is_that_of_the_experiments_configuration():
     plain = {
         "resources": sections.Resources, "optimizations": sections.Optimizations, "profiling": sections.Profiling,
         "reproducibility": sections.Reproducibility, "environment": Environment,
-        "inference": Inference,
+        "inference": Inference, "diagnosis": sections.DiagnosisRun,
     }  # fmt: skip
     groups = {name: fields(model) for name, model in plain.items()}
     assert {"": fields(ExperimentConfig), **members, **groups} == config_check.FIELDS

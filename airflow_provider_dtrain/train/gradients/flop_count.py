@@ -6,12 +6,12 @@ The counter sees each operation of PyTorch before it runs, and changes none: res
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
+from airflow_provider_dtrain.train.process.imported import imported
 from airflow_provider_dtrain.train.sharded_tensors import sharded_kind
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class FlopCount:
                     return "a part of the model is a TorchScript module, whose operations the counter does not see"
                 if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
                     return "a part of the model is compiled, and the counter does not see operations of its kernels"
-        dynamo = sys.modules.get("torch._dynamo.utils")
+        dynamo = imported("torch._dynamo.utils")
         if dynamo is not None and dynamo.counters["frames"]["total"]:
             return "the program has compiled functions, and the counter does not see operations of their kernels"
         return None

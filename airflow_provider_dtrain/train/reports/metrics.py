@@ -103,7 +103,7 @@ class Reporter:
         self._timings.add("reduce_metrics", time.perf_counter() - before)
         if self._rank == 0:
             self._write(average_reports([reports for _, reports, _ in answers]))
-        return max(vote for vote, *_ in answers), functools.reduce(Counts.joined, (one for *_, one in answers))
+        return max(vote for vote, *_ in answers), functools.reduce(Counts.joined, (Counts(*one) for *_, one in answers))
 
     def record(self, step: int, metrics: Mapping[str, float], epoch: float | None) -> None:
         """Write built-in metrics of rank 0. They are a group of their own, beside reports and validations."""

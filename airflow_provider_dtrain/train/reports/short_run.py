@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import RankEnvironment
+from airflow_provider_dtrain.train.process.imported import imported
 from airflow_provider_dtrain.train.reports.timings import RankTimings
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,6 @@ class StepLimit:
 
 def wait_for_device() -> None:
     """Wait until the current GPU has done all work, if the program uses one."""
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
