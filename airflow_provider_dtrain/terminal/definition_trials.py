@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import BooleanOptionalAction
-
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_LIVE
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.terminal import arguments as a
@@ -128,10 +126,10 @@ def diagnose() -> Command:
             metavar="TIME",
         ),
         Arg(
-            ("--confirm",),
-            help="Try suggestions that need no change of the program (default); --no-confirm: do not",
-            action=BooleanOptionalAction,
-            default=True,
+            ("--no-confirm",),
+            help="Do not try suggestions that need no change of the program",
+            action="store_false",
+            dest="confirm",
         ),
         Arg(("--report",), help="Write a report as one HTML page", metavar="FILE"),
     )

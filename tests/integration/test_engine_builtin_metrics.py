@@ -29,7 +29,7 @@ async def test_a_training_whose_memory_ran_out_leaves_its_metrics_and_a_snapshot
     assert outcome.failure is not None
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB." in outcome.failure.message
     assert f"Snapshot of GPU memory: {SNAPSHOT}" in outcome.failure.message
-    assert "Most memory was allocated by train.py:31 in forward 5 MiB." in outcome.failure.message
+    assert "Most memory was allocated by train.py:31 in forward 5 MiB" in outcome.failure.message
 
     store = engine.hook.store
     assert store.metrics.of_trial(ticket.trial_id) == [], "the program has reported nothing"

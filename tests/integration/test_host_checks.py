@@ -83,6 +83,7 @@ def test_twenty_checks_of_healthy_hosts_name_no_host(fleet: CheckedHosts) -> Non
 
 
 @needs_cgroups
+@pytest.mark.nightly
 def test_a_host_with_a_cpu_quota_is_named_until_the_quota_is_gone(fleet: CheckedHosts) -> None:
     slow = fleet.names[1]
     fleet.limit_cpu(slow, 0.1)
@@ -99,6 +100,7 @@ def test_a_host_with_a_cpu_quota_is_named_until_the_quota_is_gone(fleet: Checked
     assert fleet.hook.store.hosts.get(slow).findings == ""
 
 
+@pytest.mark.nightly
 def test_a_host_behind_a_throttled_link_is_named_and_not_the_hosts_that_send_to_it(fleet: CheckedHosts) -> None:
     slow = fleet.names[2]
     fleet.host(slow).throttle("200mbit")
@@ -122,6 +124,7 @@ def test_slots_in_use_are_an_error_that_names_their_holder(fleet: CheckedHosts) 
     assert fleet.held() == []
 
 
+@pytest.mark.nightly
 def test_a_check_waits_for_slots_that_are_in_use(fleet: CheckedHosts) -> None:
     rates = fleet.hook.store.host_rates
     [held] = rates.hold(fleet.names[:1], by="other")
@@ -185,6 +188,7 @@ def test_absurd_results_of_a_host_are_problems_and_the_other_hosts_are_measured(
     assert fleet.held() == []
 
 
+@pytest.mark.nightly
 def test_a_measurement_that_hangs_is_ended_with_all_of_its_processes(
     fleet: CheckedHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +213,7 @@ def test_a_host_without_pytorch_says_so_and_its_other_rates_are_measured(fleet: 
     assert {rate.metric for rate in found.rates} == {RateMetric.MEMORY, RateMetric.DISK_WRITE, RateMetric.DISK_READ}
 
 
+@pytest.mark.nightly
 def test_a_host_that_is_cut_off_is_a_problem_and_the_other_hosts_are_measured(fleet: CheckedHosts) -> None:
     away = fleet.names[2]
     fleet.hook.links.close_all()

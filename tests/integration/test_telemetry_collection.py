@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.core.series.points import Key
+from airflow_provider_dtrain.core.series.step_times import SlowRule
 from airflow_provider_dtrain.engine.attempt import telemetry
 from airflow_provider_dtrain.engine.attempt.telemetry import TelemetryCollector
 from airflow_provider_dtrain.errors import (
@@ -115,7 +116,7 @@ class World:
         # As if it had run for two hours.
         view = replace(view, granted_at=datetime.now(UTC) - timedelta(hours=2))
         links: Any = dict(self.hosts)
-        return TelemetryCollector(rt, view, links)
+        return TelemetryCollector(rt, view, links, SlowRule())
 
     async def collect(self) -> None:
         await self.collector._collect(self.collector._behind or self.hosts)

@@ -66,7 +66,7 @@ class CauseKind(StrEnum):
     PROCESSES = "processes", "Use fewer threads or loader workers, or raise ulimit -u or the memory limit."
     NOT_FINITE = "not_finite"
     LOADER_WORKER = "loader_worker", "Run with num_workers=0 to see the error of the worker."
-    MISSING_MODULE = "missing_module", "Install it on that host, or list it in the lock file of environment.requirements."
+    MISSING_MODULE = "missing_module", "Install it on that host, or add it to the lock file of the environment."
     NOT_STARTED = "not_started", "Check the entrypoint and the limits of processes on that host."
     RENDEZVOUS = "rendezvous", "Check the network between the hosts: airflow dtrain hosts probe."
     CONNECTION = "connection", "Check the network between the hosts, and the kernel logs of both sides."
