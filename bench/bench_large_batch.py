@@ -33,9 +33,9 @@ def train(batch_size: int, warmup_epochs: float | None, seed: int) -> float:
     import airflow_provider_dtrain.train as dtrain
 
     program: Any = importlib.import_module("dags.digits.train")
-    torch.manual_seed(seed)
     training, held_back = program.digits()
     with dtrain.init(hparams={"global_batch_size": batch_size, "lr": 0.02}) as ctx:
+        torch.manual_seed(seed)  # init seeds with the seed of the trial
         model = program.network(0.1)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=ctx.hparams["lr"], momentum=0.9)
         prepared = [model, optimizer]
