@@ -77,9 +77,11 @@ VARIATIONS = (
 
 def document(kind: str, variation: Variation, **more: Any) -> dict[str, Any]:
     """Return the configuration of a trial that fails in this way."""
+    # Before its first step a rank may take any time, so it cannot hang there.
+    steps = max(variation.steps, 3) if kind == "hang" else variation.steps
     return {
         "name": "causes",
-        "entrypoint": ["python", "causes.py", kind, str(variation.failing), str(variation.steps)],
+        "entrypoint": ["python", "causes.py", kind, str(variation.failing), str(steps)],
         "model_dir": "code",
         "max_restarts": 0,
         "hang_timeout": 8,
