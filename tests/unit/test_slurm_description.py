@@ -122,22 +122,22 @@ def test_without_a_partition_or_a_time_limit_no_job_can_be_submitted() -> None:
             kind.shape(facts, 1)
 
 
-def outlook(slots: int, of: Partition = GPU, **options: Any) -> dict[str, Any]:
+def explained(slots: int, of: Partition = GPU, **options: Any) -> dict[str, Any]:
     facts = facts_of(slurm_options(options), CONFIG, [of], AT)
     pool = Pool(name="hpc", slot_type="cuda", backend="slurm", scheduler=options, facts=facts)
     return before_submission(pool, slots, is_single_host=False)
 
 
 def test_an_explanation_names_nodes_that_are_away_and_options_that_may_exclude_some() -> None:
-    assert "Not known before" in outlook(8)["reason"]
-    assert "It waits" not in outlook(8)["reason"]
-    assert "Not considered" not in outlook(8)["reason"]
-    found = outlook(12, sbatch_options=["-C a100", "--nice=3"])
+    assert "Not known before" in explained(8)["reason"]
+    assert "It waits" not in explained(8)["reason"]
+    assert "Not considered" not in explained(8)["reason"]
+    found = explained(12, sbatch_options=["-C a100", "--nice=3"])
     assert (found["outlook"], found["nodes"]) == ("later", "3 nodes with 4 slots each")
     assert found["reason"].startswith("It waits until nodes come back: 1 of 3 nodes of partition 'gpu' are down")
     assert found["reason"].endswith("Not considered, and possibly fewer nodes or none: -C a100.")
-    assert outlook(4, replace(GPU, state="DRAIN"))["reason"].startswith("Partition 'gpu' is DRAIN, and starts no job")
-    assert outlook(16)["outlook"] == "never"
+    assert explained(4, replace(GPU, state="DRAIN"))["reason"].startswith("Partition 'gpu' is DRAIN, and starts no job")
+    assert explained(16)["outlook"] == "never"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,19 @@ def test_the_collective_that_a_rank_never_entered_is_named_with_the_ranks_that_w
     assert GangVerdict().waits_text(behind, 100.0) == ""
 
 
+def test_a_rank_that_rests_in_a_collective_of_the_program_waits_for_one_that_has_not_entered_it() -> None:
+    ahead = rank(0, still_s=12.0, idle_s=12.0, collectives=812, **IN_LOOP)
+    absent = rank(1, still_s=12.0, idle_s=12.0, collectives=811, **IN_LOOP)
+    verdict = judge([ahead, absent])
+    assert [(one.report.rank, one.why) for one in verdict.behind] == [(1, "idle")]
+    assert verdict.waits_text(verdict.behind[0], 100.0) == (
+        "rank 0 waits in a collective of the program, collective number 812, which it never entered, since 00:01:28 UTC"
+    )
+    for changes in ({"idle_s": 0.0}, {"collectives": 811}, {"phase": "wait"}):
+        assert judge([replace(ahead, **changes), absent]).behind == (), changes
+    assert judge([ahead, replace(absent, collectives=0)]).behind == (), "its count is not known"
+
+
 def gang(culprit: RankReport, waited_s: float = 11.0, size: int = 4) -> list[RankReport]:
     others = [rank(i, still_s=waited_s, idle_s=waited_s) for i in range(size) if i != culprit.rank]
     return sorted([*others, culprit], key=lambda one: one.rank)

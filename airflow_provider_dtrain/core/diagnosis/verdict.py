@@ -191,7 +191,7 @@ def _shares(runs: Mapping[str, RunFigures], step_s: float) -> tuple[dict[Part, f
         "communication": communication_s / total if is_between else None,
         "input": input_s / total if synthetic is not None else None,
         "imbalance": imbalance_s / total if is_between else None,
-        # What the other parts leave, if all of them are known.
+        # The remaining part, if all other ones are known.
         "compute": (step_s - communication_s - imbalance_s - input_s) / total if is_whole else None,
     }, slow
 

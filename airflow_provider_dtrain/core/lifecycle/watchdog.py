@@ -10,7 +10,7 @@ are exempt. A host without fresh reports must not make a rank seem behind: the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from airflow_provider_dtrain.core.lifecycle.rank_text import clock, ranks_text
@@ -150,6 +150,8 @@ def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: fl
         reported then, because the other ranks may wait for a rank without a report
     :param longest_s: longest standstill so far that ended by itself. A live rank is reported only after twice that
     """
+    fewest = min((one.collectives for one in reports if one.is_watched), default=0)
+    reports = [_in_own_collective(one, fewest) for one in reports]
     stopped = [_stopped(one) for one in reports if one.is_stopped and one.state_s >= STOPPED_S]
     waiting = sorted((one for one in reports if _waits(one)), key=lambda one: (-one.still_s, one.rank))
     if not complete:
@@ -179,6 +181,18 @@ def _waits(report: RankReport) -> bool:
     """Return whether a live rank has been in an exchange for at least ``WAITING_S``."""
     beats = report.silent_s is not None and report.silent_s < WAITING_S
     return report.is_watched and report.phase == "exchange" and beats and report.still_s >= WAITING_S
+
+
+def _in_own_collective(report: RankReport, fewest: int) -> RankReport:
+    """Return a report as that of an exchange if its rank waits in a collective that the program itself has called.
+
+    The library does not see the call. But the rank rests, and has entered a collective that another rank has not.
+
+    :param fewest: collectives that the last rank has entered; 0: not known
+    """
+    if report.phase != "compute" or report.idle_s < WAITING_S or not 0 < fewest < report.collectives:
+        return report
+    return replace(report, phase="exchange", what="a collective of the program")
 
 
 def _is_waited_for(report: RankReport, waiting: Sequence[RankReport]) -> bool:
