@@ -53,6 +53,7 @@ def probe(args: Namespace) -> int:
 def check(args: Namespace) -> int:
     """Measure devices, disks and links of hosts. Exit 1 if a host is slow or cannot be measured."""
     from airflow_provider_dtrain.core.host_rates import by_host, findings, rows_of
+    from airflow_provider_dtrain.engine.attempt.gang_check import CHECKED_BY
     from airflow_provider_dtrain.engine.operations.host_rates import check_hosts
 
     hook = _hook()
@@ -75,6 +76,13 @@ def check(args: Namespace) -> int:
     named = by_host(findings(found.rates, found.slow))
     for host, texts in named.items():
         note(f"Host '{host}' is slow: {'; '.join(texts)}")
+        if args.evacuate:
+            is_drained = hook.store.hosts.condemn(host, "; ".join(texts), CHECKED_BY)
+            note(
+                f"Host '{host}' is drained, and gangs there resume elsewhere. Enable it again: hosts enable {host}"
+                if is_drained
+                else f"Host '{host}' is not drained: it is not ready, or it is the last ready host of its pool."
+            )
     measured = {rate.host for rate in found.rates}
     if not named and measured.issuperset(names):
         note(f"{len(names)} host(s) are as fast as their peers and as they were.")

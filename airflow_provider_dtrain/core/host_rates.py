@@ -54,6 +54,8 @@ class HostCheckRule(StrEnum):
     WARN = "warn"
     #: The trial leaves slow hosts out, if other hosts can serve it.
     EXCLUDE = "exclude"
+    #: The same, and such a host is drained: other gangs there resume elsewhere.
+    EVACUATE = "evacuate"
 
 
 #: Metric -> name in sentences, unit, and divisor for it.

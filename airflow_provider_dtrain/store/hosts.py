@@ -156,6 +156,29 @@ class Hosts:
         :param by: the user
         :raises IllegalTransitionError: the table of transitions does not allow it
         """
+        self._drain(conn, name, reason, deadline, kills, by)
+
+    @writes
+    def condemn(self, conn: Connection, name: str, fault: str, by: str) -> bool:
+        """Evacuate a host at once because a check found a fault, and return whether it was done.
+
+        A host that is not ready, a node of a job, which its scheduler owns, and the last ready host of a pool stay as
+        they are.
+
+        :param fault: shown to users, e.g. ``memory 40 % below its peers``
+        :param by: the check
+        """
+        row = _locked_host(conn, name)
+        others = sa.select(hosts.c.name).where(
+            hosts.c.pool == row.pool, hosts.c.state == HostState.READY, hosts.c.name != name
+        )
+        is_owned = row.state == HostState.READY and row.external_job_id is None
+        if not is_owned or conn.execute(others.limit(1)).first() is None:
+            return False
+        self._drain(conn, name, fault, self.db.now(), False, by)
+        return True
+
+    def _drain(self, conn: Connection, name: str, reason: str, deadline: datetime | None, kills: bool, by: str) -> None:
         row = self._set_state(conn, name, HostState.DRAINING, reason, by)
         if deadline is None:
             return

@@ -137,6 +137,12 @@ _CHECK = (
         metavar="SHARE",
     ),
     Arg(("--python",), help="Interpreter with PyTorch on the hosts (default: that of each host)", metavar="FILE"),
+    Arg(
+        ("--evacuate",),
+        help="Drain the hosts that the check names: gangs there save at their next step and resume elsewhere.\n"
+        "The last ready host of a pool stays",
+        action="store_true",
+    ),
 )
 _REASON = Arg(("--reason",), help="Reason, shown to other users")
 _EVACUATION = (
@@ -305,8 +311,8 @@ def _pools() -> Group:
         Arg(
             ("--check-before-gangs",),
             help="Check the hosts of a gang before its launch: not (off, default), warn of slow ones (warn),\n"
-            "or leave slow ones out (exclude)",
-            choices=("off", "warn", "exclude"),
+            "leave slow ones out (exclude), or drain them too, so that other gangs there resume elsewhere (evacuate)",
+            choices=("off", "warn", "exclude", "evacuate"),
         ),
         Arg(
             ("--check-every",),

@@ -13,7 +13,7 @@ from airflow_provider_dtrain.core.lifecycle.control import Deadline
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind
 from airflow_provider_dtrain.engine.upkeep import maintenance
-from airflow_provider_dtrain.engine.upkeep.evacuation import condemn, effects, evacuate
+from airflow_provider_dtrain.engine.upkeep.evacuation import effects, evacuate
 from airflow_provider_dtrain.store.records.trials import HostRecord, Ticket
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
@@ -213,12 +213,16 @@ def test_a_check_condemns_a_ready_host_and_no_other_one(
     ticket = submit(preemptible=True)
     start(ticket)
     name = host_of(store, ticket)
-    (effect,) = condemn(store, name, "memory bandwidth 40 % below its peers", "health check")
+    (other,) = {"a", "b"} - {name}
+    assert store.hosts.condemn(name, "memory bandwidth 40 % below its peers", "host check")
+    (effect,) = effects(store, name, Deadline(by=store.db.now()))
     assert effect.endswith("saves at its next step and resumes elsewhere.")
     assert due(store, ticket) == f"evacuated from {name}: memory bandwidth 40 % below its peers"
-    (other,) = {"a", "b"} - {name}
+    assert not store.hosts.condemn(other, "slow", "host check"), "it is the last ready host of its pool"
+    assert store.hosts.get(other).state == "ready"
+    store.hosts.set_state(name, HostState.READY, by="ann")
     store.hosts.set_state(other, HostState.DISABLED, "new fan", by="ann")
-    assert condemn(store, other, "slow", "health check") == []
+    assert not store.hosts.condemn(other, "slow", "host check")
     assert (store.hosts.get(other).state, store.hosts.get(other).state_reason) == ("disabled", "new fan")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from airflow_provider_dtrain.core.host_rates import HostCheckRule, HostFinding, HostRate, RateMetric
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from testbed.netns import NamespaceHosts
 from tests.support.checked_hosts import CheckedHosts
@@ -64,6 +65,17 @@ def test_a_trial_leaves_a_slow_host_out_and_its_timeline_has_the_sentence(fleet:
     [entry] = [entry for entry in entries if entry.kind == TimelineKind.HOST_EXCLUDED]
     assert (entry.host, SENTENCE in entry.text) == (slow, True)
     assert fleet.hook.store.trials.get(trial_id).restarts == 0
+
+
+def test_a_pool_that_evacuates_drains_the_slow_host(fleet: CheckedHosts) -> None:
+    well, slow = fleet.names
+    find_slow(fleet, slow)
+    try:
+        assert run(fleet, HostCheckRule.EVACUATE, 2)[1] == [well]
+        record = fleet.hook.store.hosts.get(slow)
+        assert (record.state, record.state_reason) == ("drained", SENTENCE)
+    finally:
+        fleet.hook.store.hosts.set_state(slow, HostState.READY, by="ann")
 
 
 def test_a_trial_that_needs_a_slow_host_starts_there_with_a_warning(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.store.records.trials import AttemptView, Pool
 
+#: Name of the check in the audit of a drained host.
+CHECKED_BY = "host check"
 #: Extent of a check before a gang: windows of 0.2 s, seconds of a transfer, bytes of a file.
 WINDOWS, TRANSFER_S, DISK_BYTES = 4, 0.2, 16 << 20
 
@@ -38,11 +40,13 @@ async def check_gang(rt: Runtime, view: AttemptView, job: Job, links: Mapping[st
     faults = await rt.db(rt.store.host_rates.faults, view.placement)
     if not faults:
         return
-    can_avoid = pool.host_check is HostCheckRule.EXCLUDE and await rt.db(
+    can_avoid = pool.host_check is not HostCheckRule.WARN and await rt.db(
         rt.store.host_rates.can_avoid, rt.attempt_id, faults
     )
     for host, texts in sorted(faults.items()):
         message = f"Host '{host}' is slow: {'; '.join(texts)}."
+        if can_avoid and pool.host_check is HostCheckRule.EVACUATE:
+            await rt.db(rt.store.hosts.condemn, host, "; ".join(texts), CHECKED_BY)
         if can_avoid:
             raise HostSlowError(host, f"{message} Check it again: airflow dtrain hosts check {host}")
         rt.log.warning("%s The gang starts nevertheless.", message)

@@ -28,20 +28,6 @@ def evacuate(store: Store, host: str, deadline: Deadline, reason: str, by: str) 
     return effects(store, host, deadline)
 
 
-def condemn(store: Store, host: str, fault: str, by: str) -> list[str]:
-    """Evacuate a host at once because a check found a fault, and return what happens to each gang there, in words.
-
-    A host that a user drained, evacuates or disabled is left alone, as is a node of a job, which its scheduler owns.
-
-    :param fault: shown to users, e.g. ``memory bandwidth 40 % below its peers``
-    :param by: the check
-    """
-    record = store.hosts.get(host)
-    if record.is_node or record.state != "ready":
-        return []
-    return evacuate(store, host, Deadline(by=store.db.now()), fault, by)
-
-
 def effects(store: Store, host: str, deadline: Deadline) -> list[str]:
     """Return what an evacuation does with each gang on a host, in words. Nothing is changed."""
     now = store.db.now()

@@ -90,6 +90,7 @@ class HostRow(Protocol):
     slot_type: SlotType
     slot_count: int
     conn_id: str | None
+    external_job_id: int | None
     state: HostState
     boot_id: str | None
 
