@@ -79,7 +79,8 @@ class Hosts:
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers, self.calls = answers, list[str]()
         self.settings = SimpleNamespace(orphan_timeout_s=900.0, kill_grace_s=20.0)
-        self.store: Any = SimpleNamespace(hosts=SimpleNamespace(get=lambda name: SimpleNamespace(name=name, slots=())))
+        hosts = SimpleNamespace(get=lambda name: SimpleNamespace(name=name, is_node=False, slots=()))
+        self.store: Any = SimpleNamespace(hosts=hosts)
 
     async def aaddress(self, record: Any) -> Any:
         return None
@@ -185,6 +186,9 @@ async def test_a_host_without_an_interpreter_or_connection_keeps_no_other_hosts_
     assert await teardown.release(rt, gang("a", "b")) == ["a"]
     assert released == [["a"]]
     assert f"{error} Its slots stay taken" in caplog.text
+    for _ in range(3):
+        await teardown.release(rt, gang("a", "b"))
+    assert caplog.text.count("Its slots stay taken") == 1, "a host that stays silent is named once a minute"
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Most characters of a text about processes that a host names.
 SHOWN_CHARS = 1000
+#: Seconds between two warnings that a host does not confirm the end of its processes.
+WARN_EVERY_S = 60.0
 #: Codes of refusals that name a fault of the host. It gets no new gangs until a probe finds it repaired.
 FAULTS = ("os_error", "internal", "disk_full", "read_only", "state_dir", "lock_dir")
 #: Errors that the training library raises on purpose, and that another attempt would raise again; see train/errors.py.
@@ -70,7 +73,7 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
             message = str(found) if isinstance(found, HostError) else f"Host '{host}' could not be asked: {found!r}."
             if isinstance(found, HostRefusedError) and found.code in FAULTS:
                 await rt.note_host(host, HostState.UNREACHABLE, message)
-            rt.log.warning("%s Its slots stay taken until it answers: airflow dtrain hosts probe %s", message, host)
+            await _warn_of_silence(rt, host, message)
         elif isinstance(found, BaseException):
             raise found
         elif found.get("clear"):
@@ -83,6 +86,20 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
     if clear:
         rt.log.info("No process of %s is left on %s", view.label, ", ".join(clear))
     return clear
+
+
+async def _warn_of_silence(rt: Runtime, host: str, message: str) -> None:
+    """Log at most once a minute that a host does not confirm the end of its processes. It is asked again meanwhile."""
+    now = time.monotonic()
+    if now - rt.silence_logged_at.get(host, -WARN_EVERY_S) < WARN_EVERY_S:
+        return
+    rt.silence_logged_at[host] = now
+    try:
+        is_node = (await rt.record(host)).is_node
+    except NotFoundError:
+        is_node = False
+    until = "or its job has ended" if is_node else f"airflow dtrain hosts probe {host}"
+    rt.log.warning("%s Its slots stay taken until it answers%s%s", message, " " if is_node else ": ", until)
 
 
 async def _fence(rt: Runtime, view: AttemptView, host: str) -> JsonObject:

@@ -106,6 +106,8 @@ class Runtime:
         self.on_waiting: Callable[[], None] | None = None
         #: Called with the sentence that names a slow rank. It must return at once and raise nothing.
         self.on_straggler: Callable[[str], None] | None = None
+        #: Host -> time.monotonic() of the last warning that it does not confirm the end of its processes.
+        self.silence_logged_at: dict[str, float] = {}
         #: Carrier of the task instance's span; None = the current span is the parent of the trial's span.
         self.trace_parent: Mapping[str, str] | None = None
         self._killed = asyncio.Event()
