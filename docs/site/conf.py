@@ -1,0 +1,70 @@
+"""Sphinx configuration of the documentation site. scripts/docs puts this file beside the pages that it collects."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+project = "airflow-provider-dtrain"
+author = "The airflow-provider-dtrain authors"
+copyright = "Apache License 2.0"
+html_title = project
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+source_suffix = {".md": "markdown"}
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_fence_as_directive = ["mermaid"]
+myst_heading_anchors = 6
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+nitpicky = False
+
+html_theme = "furo"
+html_static_path = ["_static"]
+html_extra_path = ["_extra"]
+html_css_files = ["extra.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options: dict[str, Any] = {"footer_icons": [], "navigation_with_keys": True}
+templates_path: list[str] = []
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+add_module_names = False
+
+_START = """
+const isDark = () => {
+  const theme = document.body.dataset.theme;
+  return theme === "dark" || (theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
+};
+mermaid.initialize({ startOnLoad: true, securityLevel: "strict", theme: isDark() ? "dark" : "neutral" });
+"""
+
+
+class Mermaid(SphinxDirective):
+    """A diagram in the language of Mermaid, drawn by the browser. Its text is the alternative."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the diagram."""
+        text = html.escape("\n".join(self.content))
+        return [nodes.raw("", f'<pre class="mermaid" tabindex="0">\n{text}\n</pre>', format="html")]
+
+
+def _add_mermaid(app: Any, page: str, template: str, context: dict[str, Any], document: nodes.document | None) -> None:
+    """Load the library on pages that have a diagram."""
+    is_there = (Path(app.srcdir) / "_static" / "mermaid.min.js").exists()
+    if is_there and document and any('class="mermaid"' in node.astext() for node in document.findall(nodes.raw)):
+        app.add_js_file("mermaid.min.js")
+        app.add_js_file(None, body=_START)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the diagrams."""
+    app.add_directive("mermaid", Mermaid)
+    app.connect("html-page-context", _add_mermaid)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
