@@ -1,4 +1,4 @@
-"""Implementation of scripts/docs: the environment of the tests, and in it the build of the documentation site."""
+"""Runs a tool of this folder in the environment of the tests: `in_environment.py TOOL [arguments]`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import environment
 
 
 def main() -> int:
-    """Build the site, or print the reason for a failed set-up."""
+    """Create or reuse the environment and run the tool, or print the reason for a failed set-up."""
     wanted = environment.Wanted(folder=environment.ROOT / ".venv-test", extras=checks.EXTRAS)
     try:
         python = str(environment.ensure(wanted))
     except (environment.SetupError, borrow.BorrowError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
-    os.execv(python, [python, str(environment.ROOT / "scripts" / "tools" / "docs_site.py"), *sys.argv[1:]])  # noqa: S606
+    tool, *arguments = sys.argv[1:]
+    os.execv(python, [python, str(environment.ROOT / "scripts" / "tools" / tool), *arguments])
 
 
 if __name__ == "__main__":
