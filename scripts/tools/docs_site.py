@@ -33,6 +33,7 @@ SOURCE, SITE = BUILD / "source", BUILD / "site"
 #: Documents outside docs/ -> their pages.
 PROJECT = {
     "CONTRIBUTING.md": "project/contributing.md",
+    "CODE_OF_CONDUCT.md": "project/conduct.md",
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security.md",
     "LICENSE": "project/license.md",
