@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.terminal.output import FAILURE, hint, show, show_one
+from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, note, show, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -20,6 +20,21 @@ def migrate(args: Namespace) -> None:
     revision = hook.migrate_store()
     show_one(args, {"store": hook.store_url, "schema": revision})
     hint("airflow dtrain doctor")
+
+
+@command
+def drop(args: Namespace) -> int:
+    """Remove the store. Exit 1 if the user does not agree."""
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    hook = DtrainHook()
+    question = f"Remove the store {hook.store_url} with all experiments, metrics and registered hosts?"
+    if not confirm(question, yes=args.yes):
+        return FAILURE
+    removed = hook.drop_store(force=args.force)
+    show(args, [{"removed": name} for name in removed])
+    note("Checkpoints, and files on hosts, stay: see 'How do I remove it again' in the documentation.")
+    return 0
 
 
 @command

@@ -91,6 +91,16 @@ class DtrainHook(BaseHook):
 
         return migrate(self.settings.sql_alchemy_conn)
 
+    def drop_store(self, *, force: bool) -> list[str]:
+        """Remove the store, and return the names of its tables or files.
+
+        :param force: also while gangs hold slots
+        :raises NotNowError: gangs hold or want slots
+        """
+        from airflow_provider_dtrain.store.store import drop
+
+        return drop(self.settings.sql_alchemy_conn, force=force)
+
     @property
     def links(self) -> Links:
         """The open channels of this process."""

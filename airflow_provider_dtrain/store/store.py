@@ -24,7 +24,7 @@ from airflow_provider_dtrain.store.database.connections import (
     parse_url,
     utcnow,
 )
-from airflow_provider_dtrain.store.database.schema import migrate
+from airflow_provider_dtrain.store.database.schema import drop, migrate
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.events import Events
 from airflow_provider_dtrain.store.experiments import Experiments
@@ -62,7 +62,7 @@ from airflow_provider_dtrain.store.views import STORE_ID
 from airflow_provider_dtrain.store.wakeup.watcher import Wakeup
 from airflow_provider_dtrain.store.weights import Weights
 
-__all__ = ["Store", "migrate"]
+__all__ = ["Store", "drop", "migrate"]
 
 
 class Store:

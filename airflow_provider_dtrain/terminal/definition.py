@@ -426,6 +426,17 @@ def _small_groups() -> tuple[Group | Command, ...]:
             commands=(
                 _command("db", "migrate", "Create the store, or migrate it to the schema of this version"),
                 _command("db", "check", "Check the store"),
+                _command(
+                    "db",
+                    "drop",
+                    "Remove the store with everything in it",
+                    Arg(
+                        ("--force",),
+                        help="Also while gangs hold slots, and if another version made the store",
+                        action="store_true",
+                    ),
+                    a.YES,
+                ),
             ),
         ),
         _command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -15,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from airflow_provider_dtrain.errors import StoreError, StoreNotMigratedError
+from airflow_provider_dtrain.errors import NotNowError, StoreError, StoreNotMigratedError
 from airflow_provider_dtrain.store.database import schema
 from airflow_provider_dtrain.store.database.connections import make_engine, parse_url
 from airflow_provider_dtrain.store.database.tables import metadata
@@ -55,6 +56,49 @@ def next_version(url, tmp_path, monkeypatch):
     (folder / "versions" / "0002_next.py").write_text(NEXT.format(schema.HEAD))
     monkeypatch.setattr(schema, "MIGRATIONS", folder)
     monkeypatch.setattr(schema, "HEAD", "0002")
+
+
+def test_a_store_is_removed_and_other_tables_stay(url, engine):
+    store = Store.open(url)
+    store.hosts.add(host("a", 2))
+    store.close()
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE of_another_application (x INTEGER)"))
+    engine.dispose()
+    removed = schema.drop(url)
+    assert removed
+    if engine.dialect.name == "postgresql":
+        assert sa.inspect(engine).get_table_names() == ["of_another_application"]
+        assert "hosts" in removed
+    else:
+        assert not Path(engine.url.database).exists()
+        assert schema.drop(url) == []
+    assert [one.name for one in Store.open(migrated(url)).hosts.list()] == [], "it is made anew"
+
+
+def migrated(url):
+    migrate(url)
+    return url
+
+
+def test_a_store_with_gangs_is_removed_by_force_alone(store, url, submit, start):
+    store.hosts.add(host("a", 1))
+    start(submit())
+    with pytest.raises(NotNowError, match=r"1 gang\(s\) hold or want slots"):
+        schema.drop(url)
+    assert store.hosts.list()
+    store.close()
+    assert schema.drop(url, force=True)
+
+
+def test_a_store_of_another_version_is_removed_by_force_alone(url, engine):
+    migrate(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0000_old'"))
+    engine.dispose()
+    with pytest.raises(StoreNotMigratedError, match="add --force"):
+        schema.drop(url)
+    assert schema.drop(url, force=True)
 
 
 def rows(engine, table="hosts"):

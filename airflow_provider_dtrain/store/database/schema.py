@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_provider_dtrain.errors import StoreError, StoreNotMigratedError
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState
+from airflow_provider_dtrain.errors import NotNowError, StoreError, StoreNotMigratedError
 from airflow_provider_dtrain.store.database.connections import (
     create_sqlite_file,
     file_system_of,
@@ -23,7 +24,7 @@ from airflow_provider_dtrain.store.database.connections import (
     make_engine,
     parse_url,
 )
-from airflow_provider_dtrain.store.database.tables import counters, meta
+from airflow_provider_dtrain.store.database.tables import allocations, counters, meta, metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -111,6 +112,62 @@ def upgrade(engine: Engine) -> None:
                     _upgrade_if_needed(engine)
         except sa.exc.DBAPIError as error:
             raise StoreError(f"The store could not be migrated: {error.orig}") from error
+
+
+def drop(url: str, *, force: bool = False) -> list[str]:
+    """Remove the tables of the provider and the files of a SQLite store, and return what was removed.
+
+    Tables of other applications in the same database stay.
+
+    :param force: also while gangs hold slots, and with a schema of another version
+    :raises NotNowError: gangs hold or want slots
+    :raises StoreNotMigratedError: another version made the store, so that this one cannot see whether gangs hold slots
+    :raises StoreError: the database cannot be reached or changed
+    """
+    parsed = parse_url(url)
+    path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+    if path is not None and not path.exists():
+        return []
+    engine = make_engine(parsed)
+    try:
+        found = revision(engine)
+        if found is not None and found != HEAD and not force:
+            raise StoreNotMigratedError(
+                f"The store has schema {found} and this version knows {HEAD}, so whether trials run is unknown. "
+                "If none does, add --force."
+            )
+        with gate.transaction(), engine.connect() as connection, connection.begin():
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
+            if found == HEAD and not force:
+                _refuse_held(connection)
+            names = [table.name for table in metadata.sorted_tables]
+            there = set(sa.inspect(connection).get_table_names())
+            metadata.drop_all(connection)
+            connection.execute(sa.text(f"DROP TABLE IF EXISTS {VERSION_TABLE}"))
+            removed = [name for name in [*names, VERSION_TABLE] if name in there]
+    except sa.exc.DBAPIError as error:
+        raise StoreError(f"The store could not be removed: {error.orig}") from error
+    finally:
+        engine.dispose()
+    if path is None:
+        return removed
+    files = [path.with_name(path.name + end) for end in ("", "-wal", "-shm", "-queue", ".migrate")]
+    left = [file for file in files if file.exists()]
+    for file in left:
+        file.unlink(missing_ok=True)
+    return [str(file) for file in left]
+
+
+def _refuse_held(connection: Connection) -> None:
+    count = connection.scalar(
+        sa.select(sa.func.count()).select_from(allocations).where(allocations.c.state != AllocationState.RELEASED)
+    )
+    if count:
+        raise NotNowError(
+            f"{count} gang(s) hold or want slots. Wait for them, or kill their trials (airflow dtrain queue list). "
+            "With --force, their processes on hosts end themselves after orphan_timeout."
+        )
 
 
 def _upgrade_if_needed(engine: Engine) -> None:
