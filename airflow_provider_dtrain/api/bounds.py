@@ -12,6 +12,7 @@ from fastapi import Path, Query
 from pydantic import Field
 
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
+from airflow_provider_dtrain.core.projects import PROJECT_CHARS
 from airflow_provider_dtrain.store.labels import TAG_CHARS, TAGS_MAX
 from airflow_provider_dtrain.store.queries.rights import ID_MOST
 
@@ -21,6 +22,8 @@ NUMBER_MOST = 2**31 - 1
 OFFSET_MOST = 2**53
 #: Most characters of an id of Airflow, and of a name of a host, a pool or a template.
 AIRFLOW_CHARS, NAME_CHARS = 250, 63
+#: Most characters of the name of a user. Source: Airflow's column ``dag_run.triggering_user_name``.
+USER_CHARS = 512
 #: Most characters of a path.
 PATH_CHARS = 4096
 #: Trials of one chart, and trials beside each other.
@@ -43,6 +46,10 @@ AttemptNumber = Annotated[
     int | None, Query(ge=1, le=NUMBER_MOST, description="number of the attempt; the latest without it")
 ]
 Offset = Annotated[int, Field(ge=0, le=OFFSET_MOST)]
+#: Airflow's name of a user, and the name of a project.
+OwnerFilter = Annotated[str | None, Query(max_length=USER_CHARS, description="only those of this owner")]
+Project = Annotated[str, Field(min_length=1, max_length=PROJECT_CHARS)]
+ProjectFilter = Annotated[str | None, Query(max_length=PROJECT_CHARS, description="only those in this project")]
 Tag = Annotated[str, Field(max_length=TAG_CHARS)]
 #: An object has at most this many tags, so that none has all of a longer list.
 Tags = Annotated[list[Tag], Field(max_length=TAGS_MAX)]

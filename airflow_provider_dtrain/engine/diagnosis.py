@@ -303,6 +303,7 @@ class Diagnosis:
             gang=HeldGang.parse(as_xcom(gang)),
             bundle=request.bundle,
             trial_index=(request.try_number - 1) * _RUNS_MAX + number,
+            owner=request.by,
         )
         control = self.hook.store.control
         if self._experiment is None:

@@ -47,6 +47,8 @@ class TaskFacts:
 
     #: Key of the trial. Automatic retries keep it, a clear changes it.
     key: TrialKey
+    #: Airflow's name of the user who triggered the DAG run; of a scheduled run the owner of the task in the DAG.
+    owner: str
     #: Folder of the DAG file, to which paths are relative.
     folder: Path
     #: Airflow's bundle of the DAG file, None if the context does not have it.
@@ -78,6 +80,7 @@ def task_facts(context: Context) -> TaskFacts:
             map_index=ti.map_index if ti.map_index is not None else -1,
             max_tries=ti.max_tries,
         ),
+        owner=owner_of(context),
         folder=Path(context["dag"].fileloc).parent,
         bundle=_bundle_of(ti),
         is_last_try=getattr(ti, "try_number", 1) > ti.max_tries,
@@ -85,6 +88,16 @@ def task_facts(context: Context) -> TaskFacts:
         map_index_template=context.get("map_index_template"),
         context=context,
     )
+
+
+def owner_of(context: Context) -> str:
+    """Return the user to whom an experiment of a task belongs.
+
+    Airflow keeps the user for runs that are triggered by its API, its pages or its commands, and for runs that a task
+    of such a run triggers. A run by schedule, asset or backfill without a user has none.
+    """
+    named = getattr(context.get("dag_run"), "triggering_user_name", None)
+    return str(named or getattr(context.get("task"), "owner", None) or "")
 
 
 def _bundle_of(ti: Any) -> DagBundle | None:

@@ -120,6 +120,7 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
                 payload=self.payload,
                 max_map_length=conf.getint("core", "max_map_length", fallback=1024),
                 needs_submission=self.needs_submission,
+                owner=task.owner,
             )
             search = hook.store.searches.get(planned[0]["search_id"])
         note_pages(self, experiment_id=search.experiment_id)

@@ -282,7 +282,14 @@ class TrialOperator(CheckedArguments, BaseOperator):
             stored = config_of(hook, None, None, folder, trial=several[0])
             hands_over = self._hands_over(task)
             return submit_several(
-                hook, stored, several, key=key, folder=folder, bundle=task.bundle, hands_over=hands_over
+                hook,
+                stored,
+                several,
+                key=key,
+                folder=folder,
+                bundle=task.bundle,
+                hands_over=hands_over,
+                owner=task.owner,
             )
         held = hook.store.gangs.get(gang.allocation_id) if gang is not None else None
         config = self._configured(folder, held)
@@ -318,6 +325,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
             bundle=task.bundle,
             tree=tree,
             hands_over=hands_over,
+            owner=task.owner,
         )
 
     def _configured(self, folder: Path, held: GangView | None) -> str | Mapping[str, Any] | None:

@@ -46,6 +46,13 @@ class ExperimentSummary:
     ended_at: datetime | None
     description: str
     tags: list[str]
+    #: The user who triggered its DAG run, by Airflow's name; of a scheduled run the owner of the task in the DAG.
+    owner: str
+    project: str
+    #: Lists leave it out, unless they are asked for archived experiments.
+    archived: bool
+    #: Its files and rows are being removed.
+    is_deleting: bool
     may_edit: bool
 
 
@@ -55,8 +62,10 @@ class ExperimentPage:
 
     rows: list[ExperimentSummary]
     total: int
-    #: All tags of experiments that the user may read, for the filter.
+    #: All tags, owners and projects of experiments that the user may read, for the filters.
     tags: list[str]
+    owners: list[str]
+    projects: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)

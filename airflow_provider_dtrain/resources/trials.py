@@ -34,6 +34,10 @@ class TrialSummary:
     display_name: str | None
     description: str
     tags: list[str]
+    #: Owner and project of its experiment, and whether that is archived.
+    owner: str
+    project: str
+    archived: bool
     task: TaskRef
     state: TrialState
     #: The state with the place in the queue, or the fact that the follower is gone.

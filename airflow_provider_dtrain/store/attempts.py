@@ -447,8 +447,10 @@ def _next(
     else:
         allocation_id, state = _gang_for_next(conn, now, row, keep=keep, ended_at=attempt.ended_at)
     if state == "waiting":
-        again = {"state": "running", "ended_at": None}
-        conn.execute(experiments.update().where(experiments.c.id == trial.experiment_id).values(**again))
+        again = {"state": "running", "ended_at": None, "archived": False}
+        of = (experiments.c.id == trial.experiment_id, experiments.c.delete_requested_at.is_(None))
+        if not conn.execute(experiments.update().where(*of).values(**again)).rowcount:
+            raise ConflictError(f"The experiment of trial {trial.id} is being deleted: it gets no next attempt.")
     restarts = trial.restarts + int(counted)
     conn.execute(trials.update().where(trials.c.id == trial.id).values(restarts=restarts))
     if counted:

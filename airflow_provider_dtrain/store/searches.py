@@ -54,9 +54,7 @@ class Searches:
             return found
         _check(conn, submission)
         key = submission.key
-        experiment = open_experiment(
-            conn, self.db.now(), key, submission.experiment_name, submission.weight, submission.max_slots
-        )
+        experiment = open_experiment(conn, self.db.now(), submission)
         # Read again: another caller may have created it while this one waited for the experiment's lock.
         if (found := _search_view(conn, _is_key(key))) is not None:
             return found

@@ -26,6 +26,7 @@ from airflow_provider_dtrain.store.database.connections import (
 )
 from airflow_provider_dtrain.store.database.schema import drop, migrate
 from airflow_provider_dtrain.store.database.transactions import Database, reads
+from airflow_provider_dtrain.store.deletions import Deletions
 from airflow_provider_dtrain.store.events import Events
 from airflow_provider_dtrain.store.experiments import Experiments
 from airflow_provider_dtrain.store.external_jobs import ExternalJobs
@@ -44,6 +45,7 @@ from airflow_provider_dtrain.store.pages.experiment_table import ExperimentTable
 from airflow_provider_dtrain.store.pages.lookup import LookupPage
 from airflow_provider_dtrain.store.pages.rung_page import RungPage
 from airflow_provider_dtrain.store.pages.trial_table import TrialTable
+from airflow_provider_dtrain.store.places import Places
 from airflow_provider_dtrain.store.pools import Pools
 from airflow_provider_dtrain.store.provenance import Provenance
 from airflow_provider_dtrain.store.queue.control_requests import ControlRequests
@@ -116,6 +118,8 @@ class Store:
         self.curves = Curves(db)
         self.lookup = LookupPage(db)
         self.labels = LabelStore(db)
+        self.places = Places(db)
+        self.deletions = Deletions(db)
         self.provenance = Provenance(db)
         #: Marks of the notifications that were sent.
         self.notifications = Notifications(db)

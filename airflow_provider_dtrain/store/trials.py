@@ -267,8 +267,7 @@ def _inserted(conn: Connection, table: sa.Table, **values: Any) -> int:
 
 def experiment_of(conn: Connection, now: datetime, submission: TrialSubmission) -> ExperimentRow:
     """Return the locked row of a submission's experiment, which is created or runs again."""
-    of = submission
-    return open_experiment(conn, now, of.key, of.experiment_name, of.weight, of.max_slots)
+    return open_experiment(conn, now, submission)
 
 
 def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, experiment: ExperimentRow) -> int:

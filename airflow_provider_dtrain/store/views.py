@@ -293,6 +293,7 @@ _TRIALS: sa.Select[Any] = (
     sa.select(
         trials,
         experiments.c.name.label("experiment"),
+        *(experiments.c[name] for name in ("owner", "project", "archived")),
         HIGHEST_RUNG,
         _of_its_attempts("attempts", sa.func.count()),
         _of_its_attempts("attempt_id", sa.func.max(attempts.c.id)),

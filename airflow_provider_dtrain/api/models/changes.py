@@ -31,3 +31,7 @@ class ExperimentChange(TrialChange):
     weight: float | None = Field(default=None, gt=0, le=1_000_000)
     #: Most slots that its gangs hold together; 0: no cap.
     max_slots: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    #: Project of the experiment and its trials.
+    project: bounds.Project | None = None
+    #: Lists leave an archived experiment out. One that runs cannot be archived.
+    archived: bool | None = None

@@ -21,6 +21,8 @@ class Me(Model):
     """The user of the request and their rights."""
 
     user: str
+    #: An experiment that is not archived has the user as its owner. False without a login.
+    owns_experiments: bool
     #: The user may change hosts, slots and priorities: with teams, those of a team at least.
     may_change_hosts: bool
     starting: Starting

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from airflow_provider_dtrain.api import bounds
 from airflow_provider_dtrain.api.bounds import AirflowId, Offset, TagFilter
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.rows import ERRORS, Order, Search
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
+from airflow_provider_dtrain.core.lifecycle.control import Archived
 from airflow_provider_dtrain.core.lifecycle.states import ExperimentState
 from airflow_provider_dtrain.resources.experiments import ExperimentPage, ExperimentSummary
 from airflow_provider_dtrain.store.queries.experiments import experiment_page
@@ -23,6 +25,7 @@ router = APIRouter(route_class=StoreRoute, tags=["experiments"], responses=ERROR
 
 
 SortBy = Annotated[ExperimentOrder, Query()]
+Mine = Annotated[bool, Query(description="only those of the user of the request, whatever owner says")]
 
 
 @router.get("/experiments", response_model=ExperimentPage, **guarded(Rule.READ))
@@ -34,6 +37,10 @@ def experiments(
     dag_id: AirflowId | None = None,
     run_id: AirflowId | None = None,
     tag: TagFilter = None,
+    owner: bounds.OwnerFilter = None,
+    mine: Mine = False,
+    project: bounds.ProjectFilter = None,
+    archived: Archived = "no",
     sort: SortBy = "created_at",
     order: Order = "desc",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -47,6 +54,9 @@ def experiments(
         dag_id=dag_id,
         run_id=run_id,
         tags=tuple(tag or ()),
+        owner=call.access.name if mine else owner,
+        project=project,
+        archived=archived,
         sort=sort,
         descending=order == "desc",
         limit=limit,
@@ -62,6 +72,10 @@ def experiments_csv(
     state: ExperimentState | None = None,
     dag_id: AirflowId | None = None,
     tag: TagFilter = None,
+    owner: bounds.OwnerFilter = None,
+    mine: Mine = False,
+    project: bounds.ProjectFilter = None,
+    archived: Archived = "no",
     sort: SortBy = "created_at",
     order: Order = "desc",
 ) -> Response:
@@ -71,6 +85,9 @@ def experiments_csv(
         state=state,
         dag_id=dag_id,
         tags=tuple(tag or ()),
+        owner=call.access.name if mine else owner,
+        project=project,
+        archived=archived,
         sort=sort,
         descending=order == "desc",
         limit=ROWS_MOST,

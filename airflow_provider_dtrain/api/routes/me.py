@@ -12,6 +12,9 @@ from airflow_provider_dtrain.api.models.me import Me
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 
+#: Airflow's name of a user who has not logged in. Source: its simple and its FAB auth manager.
+ANONYMOUS = "Anonymous"
+
 router = APIRouter(route_class=StoreRoute, tags=["user"], responses=ERRORS)
 
 
@@ -21,6 +24,7 @@ def me(call: CallDep) -> Me:
     access = call.access
     return Me(
         user=access.name,
+        owns_experiments=access.name != ANONYMOUS and call.store.places.is_owner(access.name),
         may_change_hosts=access.may_change_some_hosts,
         starting=access.starting,
         version=__version__,

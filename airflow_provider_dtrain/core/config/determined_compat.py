@@ -26,8 +26,6 @@ ACTIONS: Final[dict[str, str]] = {"exclude_node": "exclude_host"}
 FOREIGN: Final[dict[str, frozenset[str]]] = {
     "": frozenset(
         {
-            "workspace",
-            "project",
             "slurm",
             "pbs",
             "pod_spec",
@@ -104,6 +102,7 @@ def normalize(document: object, *, source: str = "configuration") -> Normalized:
     _drop_foreign(result)
     for (section, old), new in SYNONYMS.items():
         _rename(result, section, old, new)
+    _join_workspace(result.document)
     _edit(result.document, "resources", _without_empty_pool)
     _drop_empty(result, "task_container_defaults")
     _edit(result.document, "checkpoint_storage", _without_container_path(result))
@@ -222,6 +221,15 @@ def _registry(result: Normalized) -> Callable[[Any], Any]:
         return section or None
 
     return translate
+
+
+def _join_workspace(document: ConfigDocument) -> None:
+    """Put Determined's workspace before the project: names of its projects are unique within a workspace."""
+    workspace = document.pop("workspace", None)
+    if workspace is None or isinstance(workspace, Override) or workspace is RESET:
+        return
+    project = document.get("project")
+    document["project"] = f"{workspace}/{project}" if isinstance(project, str) else project or workspace
 
 
 def _without_empty_pool(resources: Any) -> Any:

@@ -117,6 +117,8 @@ class ExperimentConfig(Section):
     name: Title | None = None
     description: Text | None = None
     labels: list[Line] = []
+    #: Groups experiments on pages and in lists.
+    project: Title | None = None
     template: TemplateName | None = None
     entrypoint: Annotated[str | list[str], BeforeValidator(check_entrypoint)] | None = None
     #: Folder of user code that is copied to the hosts. Default: the folder of the DAG file.

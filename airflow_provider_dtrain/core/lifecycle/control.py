@@ -45,7 +45,15 @@ class Change(TypedDict, total=False):
     weight: float
     #: Most slots that the gangs of an experiment hold together; 0: no cap.
     max_slots: int
+    #: Project of an experiment, which its trials share.
+    project: str
+    #: Lists leave an archived experiment out.
+    archived: bool
 
 
 #: Fields of a change that decide about the queue. The other ones are labels.
 OF_QUEUE: Final = frozenset({"priority", "weight", "max_slots"})
+#: Fields of a change that decide where pages and lists show an experiment.
+OF_PLACE: Final = frozenset({"project", "archived"})
+#: Whether lists have archived experiments: not, only these, or all experiments.
+Archived = Literal["no", "only", "all"]

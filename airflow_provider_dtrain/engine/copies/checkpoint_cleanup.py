@@ -170,13 +170,14 @@ async def _from_bucket(
 
     try:
         options = await storage_config(config, sealed)
-        return await in_thread(_delete_all, options, found)
+        return await in_thread(delete_from_bucket, options, found)
     except Exception as error:
         rt.log.warning("%d checkpoint(s) in the bucket are kept for now: %s", len(found), error)
         return []
 
 
-def _delete_all(options: ConfigDocument, found: list[CheckpointView]) -> list[CheckpointView]:
+def delete_from_bucket(options: ConfigDocument, found: list[CheckpointView]) -> list[CheckpointView]:
+    """Remove checkpoints from the bucket of ``checkpoint_storage``, and return those that are gone. Blocks."""
     from airflow_provider_dtrain.train.checkpoint.storage import Storage, open_storage
 
     storages: dict[str, Storage] = {}

@@ -223,9 +223,14 @@ def trusted(checkpoint: CheckpointView) -> CheckpointPlace:
     return checkpoint.place
 
 
+def experiment_folder(checkpoint_dir: Path, experiment_id: int) -> Path:
+    """Return the folder of this machine that holds the copies of an experiment's files."""
+    return checkpoint_dir / f"experiment-{experiment_id}"
+
+
 def trial_folder(checkpoint_dir: Path, experiment_id: int, trial_id: int) -> Path:
     """Return the folder of this machine that holds the copies of one trial's files."""
-    return checkpoint_dir / f"experiment-{experiment_id}" / f"trial-{trial_id}"
+    return experiment_folder(checkpoint_dir, experiment_id) / f"trial-{trial_id}"
 
 
 def copy_path(checkpoint_dir: Path, experiment_id: int, checkpoint: CheckpointView) -> Path:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 from airflow_provider_dtrain.core.config.merge import origin_of
 from airflow_provider_dtrain.core.documents import Hyperparameters, JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE, TRIAL_SUCCEEDED
+from airflow_provider_dtrain.core.projects import DEFAULT_PROJECT
 from airflow_provider_dtrain.engine.attempt.xcom_result import ManifestResult, plain, trial_result
 from airflow_provider_dtrain.engine.submission.submit import render
 from airflow_provider_dtrain.errors import MetricMissingError, SearchFailedError
@@ -83,6 +84,7 @@ def plan_search(
     payload: str | None = None,
     max_map_length: int | None = None,
     needs_submission: bool = False,
+    owner: str = "",
 ) -> list[PlannedTrial] | list[PlannedTask]:
     """Store a search, and return its trials as plain data. Repeatable by key. Blocks.
 
@@ -94,6 +96,7 @@ def plan_search(
     :param max_map_length: most mapped tasks that Airflow creates from one list; None = no limit
     :param needs_submission: use connections, stored code and checkpoints only as a submission of the DAG run grants
         them
+    :param owner: user to whom a new experiment belongs
     :raises ConfigError: the configuration is not valid, the search is incomplete or contradictory, or the code that
         each trial will pack lacks the script of the entrypoint
     :raises ConflictError: another task of this DAG run plans an experiment of this name
@@ -107,11 +110,11 @@ def plan_search(
     check = check_names if needs_submission and granted is None else None
     stored, wanted = _rendered(hook, key, config, template, folder, name, check)
     if granted is not None and granted.reproduces is not None and payload is not None:
-        return [_again(hook.store, key, stored, wanted, hook.store.trials.get(granted.reproduces), payload)]
+        return [_again(hook.store, key, stored, wanted, hook.store.trials.get(granted.reproduces), payload, owner)]
     plan(wanted, _seed(wanted), max_map_length=max_map_length)
     if payload is None:
         code_folder(wanted, folder)
-    search = hook.store.searches.create(_submission(key, stored, wanted, name or wanted.name or key.dag_id))
+    search = hook.store.searches.create(_submission(key, stored, wanted, name or wanted.name or key.dag_id, owner))
     # An earlier try of this task may have stored another configuration.
     wanted = _checked(hook.store.configs.get(search.config_id))
     space = wanted.hyperparameters
@@ -129,7 +132,13 @@ def plan_search(
 
 
 def _again(
-    store: Store, key: TrialKey, stored: Config, config: ExperimentConfig, original: TrialView, payload: str
+    store: Store,
+    key: TrialKey,
+    stored: Config,
+    config: ExperimentConfig,
+    original: TrialView,
+    payload: str,
+    owner: str,
 ) -> PlannedTrial:
     """Store a search of one trial that runs another one again, and return this trial.
 
@@ -145,7 +154,7 @@ def _again(
     search = store.searches.create(
         dataclasses.replace(
             _submission(
-                key, stored, config, f"trial {original.trial_id} of {original.experiment}, again"[:_NAME_CHARS]
+                key, stored, config, f"trial {original.trial_id} of {original.experiment}, again"[:_NAME_CHARS], owner
             ),
             seed=_seed(config) if before is None else before.seed,
             is_seed_given=True,
@@ -224,7 +233,7 @@ def _first_seed(store: Store, key: TrialKey, name: str) -> int | None:
     return None
 
 
-def _submission(key: TrialKey, stored: Config, config: ExperimentConfig, name: str) -> SearchSubmission:
+def _submission(key: TrialKey, stored: Config, config: ExperimentConfig, name: str, owner: str) -> SearchSubmission:
     from airflow_provider_dtrain.core.search.plan import outline
     from airflow_provider_dtrain.store.records.searches import SearchSubmission
 
@@ -245,6 +254,8 @@ def _submission(key: TrialKey, stored: Config, config: ExperimentConfig, name: s
         max_concurrent_trials=shape.max_concurrent or 0,
         weight=config.resources.weight,
         max_slots=config.resources.max_slots,
+        owner=owner,
+        project=config.project or DEFAULT_PROJECT,
         **divisor,
     )
 

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.core.documents import Hyperparameters
 from airflow_provider_dtrain.core.hyperparameters.seeds import SEED_LIMIT, trial_seed
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState
+from airflow_provider_dtrain.core.projects import DEFAULT_PROJECT
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.engine.submission.assembly import assembled, choose_pool
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, StaleWatchError
@@ -170,6 +171,7 @@ def submit(
     tree: Path | None = None,
     hands_over: bool = False,
     trial_index: int = 0,
+    owner: str = "",
 ) -> Ticket:
     """Pack the user code, and store the trial and its gang request. Repeatable by key. Blocks.
 
@@ -180,6 +182,7 @@ def submit(
     :param tree: folder whose state in git is that of the code; None = the folder of the code
     :param hands_over: the caller leaves the trial to a triggerer at once, which starts it once it has slots
     :param trial_index: number of the trial among those of the same key
+    :param owner: user to whom a new experiment belongs
     :raises GangEndedError: the held gang has ended, or is held under another token
     :raises GangMismatchError: the held gang has other slots than the configuration requests
     :raises UnsupportedFieldError: the configuration uses a feature that this version does not have
@@ -190,7 +193,7 @@ def submit(
     """
     trial = trial or {}
     make = _prepared(hook, stored, key, folder, trial.get("payload"), bundle, tree)
-    submission = replace(make(trial, gang), is_handed_over=hands_over, trial_index=trial_index)
+    submission = replace(make(trial, gang), is_handed_over=hands_over, trial_index=trial_index, owner=owner)
     if gang is not None:
         return hook.store.gangs.submit_trial(submission, gang.token)
     return hook.store.trials.submit(submission)
@@ -205,19 +208,21 @@ def submit_several(
     folder: Path,
     bundle: DagBundle | None = None,
     hands_over: bool = False,
+    owner: str = "",
 ) -> list[Ticket]:
     """Submit several trials of one task, with the same code. Repeatable by key. Blocks. Raises like :func:`submit`.
 
     A trial that has a result from before the task was cleared is not submitted again.
 
     :param trials: number and hyperparameters of each planned trial, of one search
+    :param owner: user to whom a new experiment belongs
     """
     if len(trials) > (most := hook.store.searches.get(int(trials[0]["search_id"])).max_trials):
         message = f"{len(trials)} trials, and the search has {most}. Clear the task that plans the trials"
         raise ConfigError([Problem(path="trial.trials", message=message)])
     make = _prepared(hook, stored, key, folder, trials[0].get("payload"), bundle, None)
     submissions = [
-        replace(make(trial, None), trial_index=index, keeps_result=True, is_handed_over=hands_over)
+        replace(make(trial, None), trial_index=index, keeps_result=True, is_handed_over=hands_over, owner=owner)
         for index, trial in enumerate(trials)
     ]
     return list(hook.store.trials.submit_several(submissions))
@@ -301,6 +306,7 @@ def _submission(
         on_unplaceable=config.on_unplaceable,
         weight=resources.weight,
         max_slots=resources.max_slots,
+        project=config.project or DEFAULT_PROJECT,
         max_runtime_s=config.max_runtime,
         preemptible=may_preempt(config),
         allocation_id=gang.allocation_id if gang is not None else None,

@@ -63,8 +63,8 @@ def _collect(
 ) -> None:
     age_s = max(COLLECT_AGE_S, (datetime.now(UTC) - cutoff).total_seconds())
     old = _call(link, older_than_s=age_s, dry_run=True)
-    sizes = _sizes(link.host, old, "sizes")
-    archives = _sizes(link.host, old, "archives")
+    sizes = sizes_in(link.host, old, "sizes")
+    archives = sizes_in(link.host, old, "archives")
     # Read after the host has answered: a run that began since then is too young to be in its answer.
     needed = hook.store.retention.needed_archives(cutoff)
     runs, kept = hook.store.retention.collectable(sizes, cutoff, with_checkpoints=with_checkpoints)
@@ -75,19 +75,19 @@ def _collect(
         found.archives = {name: archives[name] for name in unused}
         return
     for start in range(0, len(runs), PIECE):
-        removed = _sizes(link.host, _call(link, older_than_s=age_s, runs=runs[start : start + PIECE]), "sizes")
+        removed = sizes_in(link.host, _call(link, older_than_s=age_s, runs=runs[start : start + PIECE]), "sizes")
         found.runs |= {run: removed[run] for run in runs if run in removed}
         hook.store.retention.runs_collected(link.host, sorted(removed))
     for start in range(0, len(unused), PIECE):
         answer = _call(link, older_than_s=age_s, runs=[], archives=unused[start : start + PIECE])
-        found.archives |= _sizes(link.host, answer, "archives")
+        found.archives |= sizes_in(link.host, answer, "archives")
 
 
 def _call(link: HostLink, **arguments: Any) -> JsonObject:
     return link.call("collect", timeout_s=COLLECT_TIMEOUT_S, **arguments).result(COLLECT_TIMEOUT_S + 5)
 
 
-def _sizes(host: str, answer: Mapping[str, Any], name: str) -> dict[str, int]:
+def sizes_in(host: str, answer: Mapping[str, Any], name: str) -> dict[str, int]:
     """Return the names and sizes in an answer, and check them because hosts are not trusted."""
     value = answer.get(name)
     if not isinstance(value, dict) or not all(_is_size(size) for size in value.values()):

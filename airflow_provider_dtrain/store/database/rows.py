@@ -166,6 +166,10 @@ class ExperimentRow(Protocol):
     max_slots: int | None
     control_request: str | None
     requested_by: str | None
+    owner: str
+    project: str
+    archived: bool
+    delete_requested_at: datetime | None
     created_at: datetime
     ended_at: datetime | None
 

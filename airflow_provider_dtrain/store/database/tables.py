@@ -14,6 +14,7 @@ from airflow_provider_dtrain.core.lifecycle.states import (
     HostState,
     TrialState,
 )
+from airflow_provider_dtrain.core.projects import DEFAULT_PROJECT, PROJECT_CHARS
 from airflow_provider_dtrain.store.database.connections import StateName, UtcDateTime
 
 metadata = sa.MetaData(
@@ -25,7 +26,8 @@ metadata = sa.MetaData(
     }
 )
 
-#: SQLite generates ids only for plain INTEGER.
+#: SQLite generates ids only for plain INTEGER. Without ``sqlite_autoincrement``, it gives the ids of the last rows that
+#: were deleted to new ones, and files on hosts, checkpoints and audit rows have ids of trials in their names.
 Id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Json = sa.JSON(none_as_null=True)
 Name = sa.String(63)
@@ -266,9 +268,18 @@ experiments = sa.Table(
     # Control request ``pause``, ``stop`` or ``kill`` for all its trials, including later ones.
     sa.Column("control_request", Name),
     sa.Column("requested_by", sa.Text),
+    # Airflow's name of the user who triggered the DAG run, else the owner of the task.
+    _text("owner"),
+    sa.Column("project", sa.String(PROJECT_CHARS), nullable=False, default=DEFAULT_PROJECT),
+    # Lists leave it out.
+    _flag("archived"),
+    # Set while its files and rows are removed.
+    _time("delete_requested_at"),
+    sa.Column("delete_requested_by", sa.Text),
     _time("created_at", nullable=False),
     _time("ended_at"),
     sa.UniqueConstraint("dag_id", "run_id", "name"),
+    sqlite_autoincrement=True,
 )
 
 #: One plan of an experiment's trials. If its task is cleared, the task creates the next generation.
@@ -299,6 +310,7 @@ searches = sa.Table(
     sa.Column("announced", Json),
     sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
     sa.UniqueConstraint("experiment_id", "generation"),
+    sqlite_autoincrement=True,
 )
 
 trials = sa.Table(
@@ -364,6 +376,7 @@ trials = sa.Table(
         postgresql_where=sa.text("ended_at IS NULL"),
     ),
     sa.Index("ix_trials_payload", "payload", "ended_at"),
+    sqlite_autoincrement=True,
 )
 
 allocations = sa.Table(
@@ -420,6 +433,7 @@ allocations = sa.Table(
     sa.Column("recoverer", sa.Text),
     sa.Index("ix_allocations_pool_state", "pool", "state", "priority", "sequence"),
     sa.Index("ix_allocations_trial_id", "trial_id"),
+    sqlite_autoincrement=True,
 )
 
 #: Jobs of external schedulers. The newest one of an allocation holds its slots, or waits for them.
@@ -542,6 +556,7 @@ attempts = sa.Table(
         sqlite_where=sa.text("ended_at IS NULL"),
         postgresql_where=sa.text("ended_at IS NULL"),
     ),
+    sqlite_autoincrement=True,
 )
 
 #: What the ranks of an attempt were made of, as its launch found it. See ``store/provenance.py``.

@@ -26,6 +26,7 @@ from airflow_provider_dtrain.store.experiment_views import (
 )
 from airflow_provider_dtrain.store.labels import labels_of
 from airflow_provider_dtrain.store.pages.experiment_version import RunningProgress, experiments_version
+from airflow_provider_dtrain.store.places import in_place
 from airflow_provider_dtrain.store.records.pages import (
     ExperimentEntry,
     ExperimentOrder,
@@ -225,6 +226,8 @@ _ORDERS: Mapping[ExperimentOrder, sa.ColumnElement[Any]] = {
     "method": searches.c.method,
     "best": BEST_METRIC,
     "max_trials": searches.c.max_trials,
+    "owner": experiments.c.owner,
+    "project": experiments.c.project,
 }
 
 
@@ -242,6 +245,7 @@ def _matching(query: ExperimentQuery) -> list[sa.ColumnElement[bool]]:
         where.append(experiments.c.dag_id == query.dag_id)
     if query.run_id is not None:
         where.append(experiments.c.run_id == query.run_id)
+    where += in_place(query)
     if query.dags is not None:
         where.append(experiments.c.dag_id.in_(sorted(query.dags)))
     where += has_tags("experiment", experiments.c.id, query.tags)

@@ -36,7 +36,14 @@ def experiment_page(store: Store, rights: Rights, query: ExperimentQuery) -> Exp
     """Return one page of the experiments that the user may read."""
     dags = rights.readable(store)
     entries, total = store.experiment_table.page(replace(query, dags=dags))
-    return ExperimentPage(rows=_summaries(rights, entries), total=total, tags=store.labels.tags_in_use(dags))
+    owners, projects = store.places.in_use(dags)
+    return ExperimentPage(
+        rows=_summaries(rights, entries),
+        total=total,
+        tags=store.labels.tags_in_use(dags),
+        owners=owners,
+        projects=projects,
+    )
 
 
 def experiment_summary(store: Store, rights: Rights, experiment_id: int) -> ExperimentSummary:
@@ -126,6 +133,10 @@ def _summary(entry: ExperimentEntry, *, may_edit: bool) -> ExperimentSummary:
         ended_at=view.ended_at,
         description=entry.labels.description,
         tags=list(entry.labels.tags),
+        owner=view.owner,
+        project=view.project,
+        archived=view.archived,
+        is_deleting=view.delete_requested_at is not None,
         may_edit=may_edit,
     )
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle import states
-from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, ControlRequest, Noun
+from airflow_provider_dtrain.core.lifecycle.control import OF_PLACE, OF_QUEUE, Change, ControlRequest, Noun
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.rows import AllocationRow, TrialRow
@@ -23,6 +23,7 @@ from airflow_provider_dtrain.store.database.tables import (
 )
 from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, lock_pool_of, reads, writes
 from airflow_provider_dtrain.store.labels import set_labels
+from airflow_provider_dtrain.store.places import set_place
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
 from airflow_provider_dtrain.store.queue.evacuations import IS_EVACUATED, evacuation_of
 from airflow_provider_dtrain.store.queue.transitions import set_trial, ungrant
@@ -154,7 +155,7 @@ class ControlRequests:
         :raises NotFoundError: there is none with this id
         :raises UserError: a value is out of range, a label is not usable, or a trial has no such value
         """
-        if noun == "trial" and (wrong := change.keys() & {"weight", "max_slots"}):
+        if noun == "trial" and (wrong := change.keys() & {"weight", "max_slots", *OF_PLACE}):
             raise UserError(f"A trial has no {' and no '.join(sorted(wrong))}: set it for its experiment.")
         of_trials = trials.c.id == number if noun == "trial" else trials.c.experiment_id == number
         if OF_QUEUE & change.keys():
@@ -171,7 +172,9 @@ class ControlRequests:
         if of_queue := {name: value for name, value in change.items() if name in OF_QUEUE}:
             details = ", ".join(f"{name}={value}" for name, value in of_queue.items())
             self.db.audit(conn, by, f"{noun} set", f"{noun} {number}", details)
-        if change.keys() - OF_QUEUE:
+        if change.keys() & OF_PLACE:
+            set_place(self.db, conn, number, change, by)
+        if change.keys() - OF_QUEUE - OF_PLACE:
             set_labels(self.db, conn, noun, number, change, by)
 
     @writes

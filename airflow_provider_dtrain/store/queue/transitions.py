@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState, ExperimentState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
+from airflow_provider_dtrain.errors import ConflictError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, ExperimentRow
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, searches, trials
@@ -27,7 +28,8 @@ from airflow_provider_dtrain.store.queue.slot_release import (
     release_host,
     set_allocation,
 )
-from airflow_provider_dtrain.store.records.trials import EndState, TrialKey
+from airflow_provider_dtrain.store.records.searches import SearchSubmission
+from airflow_provider_dtrain.store.records.trials import EndState, TrialSubmission
 from airflow_provider_dtrain.store.rungs import note_failure
 from airflow_provider_dtrain.store.timeline.notes import note
 
@@ -170,25 +172,35 @@ def ungrant(conn: Connection, now: datetime, row: AllocationRow, reason: str) ->
     return found
 
 
-def open_experiment(
-    conn: Connection, now: datetime, key: TrialKey, name: str, weight: float, max_slots: int | None
-) -> ExperimentRow:
+def open_experiment(conn: Connection, now: datetime, of: TrialSubmission | SearchSubmission) -> ExperimentRow:
     """Return the locked row of a new or existing experiment.
 
     An existing experiment that had ended runs again.
 
-    :param weight: read only when the experiment is created, as is ``max_slots``
+    :param of: its share, owner and project are read only when the experiment is created
+    :raises ConflictError: the experiment is being deleted
     """
-    same = {"dag_id": key.dag_id, "run_id": key.run_id, "name": name}
-    values = {**same, "weight": weight, "max_slots": max_slots, "state": "running", "created_at": now}
-    statements.add_unless(conn, experiments, _SAME_EXPERIMENT, **values)
+    same = {"dag_id": of.key.dag_id, "run_id": of.key.run_id, "name": of.experiment_name}
+    own = {"weight": of.weight, "max_slots": of.max_slots, "owner": of.owner, "project": of.project}
+    statements.add_unless(conn, experiments, _SAME_EXPERIMENT, **same, **own, state="running", created_at=now)
     asked = {f"of_{column}": value for column, value in same.items()}
     row: ExperimentRow = statements.first(conn, _LOCK_EXPERIMENT, asked)
+    if row.delete_requested_at is not None:
+        raise ConflictError(
+            f"Experiment {row.id} is being deleted, so no trial of it can start. Once it is removed, clear the task."
+        )
     if row.state == "running":
         return row
     # The control requests of users were done when it ended.
     statements.update(
-        conn, experiments, row.id, state="running", ended_at=None, control_request=None, requested_by=None
+        conn,
+        experiments,
+        row.id,
+        state="running",
+        ended_at=None,
+        control_request=None,
+        requested_by=None,
+        archived=False,
     )
     again: ExperimentRow = statements.first(conn, _LOCK_EXPERIMENT, asked)
     return again

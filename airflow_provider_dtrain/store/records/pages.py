@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from airflow_provider_dtrain.core.lifecycle.control import Archived
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, ExperimentState, HostState, TrialState
 from airflow_provider_dtrain.core.scheduling.model import SlotType
 from airflow_provider_dtrain.core.search.asha import Decision
@@ -21,7 +22,7 @@ from airflow_provider_dtrain.store.records.trials import TaskView, TrialKey, Tri
 #: DAGs whose rows a query may return; None = all.
 Dags = frozenset[str] | None
 ExperimentOrder = Literal[
-    "created_at", "ended_at", "name", "dag_id", "state", "method", "best", "max_trials", "progress"
+    "created_at", "ended_at", "name", "dag_id", "state", "method", "best", "max_trials", "progress", "owner", "project"
 ]
 TrialOrder = Literal[
     "number", "state", "best_metric", "units", "rung", "created_at", "ended_at", "restarts", "duration_s"
@@ -169,6 +170,10 @@ class ExperimentQuery:
     run_id: str | None = None
     #: Experiments that have all of these.
     tags: Sequence[str] = ()
+    #: None: of all owners, and in all projects.
+    owner: str | None = None
+    project: str | None = None
+    archived: Archived = "no"
     dags: Dags = None
     sort: ExperimentOrder = "created_at"
     descending: bool = True

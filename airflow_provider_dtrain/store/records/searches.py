@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
 from airflow_provider_dtrain.core.lifecycle.states import ExperimentState, TrialState
+from airflow_provider_dtrain.core.projects import DEFAULT_PROJECT
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
@@ -41,6 +42,9 @@ class SearchSubmission:
     weight: float = 1.0
     #: Most slots that all gangs of the experiment hold at one time; None = no cap. Read like ``weight``.
     max_slots: int | None = None
+    #: Owner and project of the experiment. Read like ``weight``.
+    owner: str = ""
+    project: str = DEFAULT_PROJECT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +143,11 @@ class ExperimentView:
     #: Control request in force (``pause``, ``stop`` or ``kill``) and its user; None = no request.
     control_request: ControlRequest | None
     requested_by: str | None
+    owner: str
+    project: str
+    archived: bool
+    #: Time from which its files and rows are removed; None = it stays.
+    delete_requested_at: datetime | None
     #: None without a search.
     search_id: int | None
     #: Name of the searcher; ``single`` if no search planned the trials.

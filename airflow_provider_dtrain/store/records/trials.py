@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND
 from airflow_provider_dtrain.core.host_rates import HostCheckRule
 from airflow_provider_dtrain.core.launch.containers import ContainerRules
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
+from airflow_provider_dtrain.core.projects import DEFAULT_PROJECT
 from airflow_provider_dtrain.core.scheduler_facts import SchedulerFacts
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions, SlotType
 from airflow_provider_dtrain.resources.hosts import SlotState
@@ -226,6 +227,9 @@ class TrialSubmission:
     weight: float = 1.0
     #: Most slots that all gangs of its experiment hold at one time; None = no cap. Read like ``weight``.
     max_slots: int | None = None
+    #: Owner and project of its experiment. Read like ``weight``.
+    owner: str = ""
+    project: str = DEFAULT_PROJECT
     #: Seconds after which its runs are ended; None = no limit.
     max_runtime_s: float | None = None
     #: Whether it can be preempted; None = as soon as it has written a checkpoint.
@@ -455,6 +459,10 @@ class TrialView(Judged):
     number: int
     experiment_id: int
     experiment: str
+    #: Those of its experiment.
+    owner: str
+    project: str
+    archived: bool
     key: TrialKey
     state: TrialState
     config_id: int

@@ -7,7 +7,7 @@ from alembic import op
 from airflow_provider_dtrain.store.database.tables import metadata
 
 #: Its second part is a digest of the tables. It changes with them, so a store with other tables is refused.
-revision = "0001_40a6ef88"
+revision = "0001_bf7f4b7d"
 down_revision = None
 
 
