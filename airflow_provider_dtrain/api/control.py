@@ -36,7 +36,15 @@ def control_of(call: Call) -> StoreControl:
             f"On the machine of Airflow: airflow dtrain hosts enable {host}"
         )
 
-    return StoreControl(call.store, call.access.name, through_dag, reach)
+    def remove(experiments: Sequence[int]) -> str:
+        arguments = {"trials": [], "experiments": list(experiments), "command": "gc"}
+        try:
+            operation = requested(call, OperationKind.CONTROL, None, arguments)
+        except (ApiError, DtrainError) as error:
+            return f"Files and rows are removed by the next: airflow dtrain gc. {error}"
+        return f"Run {operation.dag_run} of the DAG {operation.dag_id} removes files and rows."
+
+    return StoreControl(call.store, call.access.name, through_dag, reach, remove)
 
 
 def change_of(call: Call, noun: Noun, number: int, key: TrialKey, body: TrialChange) -> Change:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.records.pages import ExperimentQuery, QueueQuery, TrialQuery
+from airflow_provider_dtrain.terminal.output import user
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle.states import TrialState
     from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-    from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
+    from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
     from airflow_provider_dtrain.resources.gangs import GangSummary
     from airflow_provider_dtrain.resources.hosts import Cluster
     from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -111,11 +112,13 @@ class StoreSource:
 
         return compared(self.store, linked_trials(self.store, self.rights, trial_id))
 
-    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
+    def experiments(self, query: ExperimentFilter) -> list[ExperimentSummary]:
         """Return experiments, latest first."""
         from airflow_provider_dtrain.store.queries.experiments import experiment_page
 
-        return experiment_page(self.store, self.rights, ExperimentQuery(name=name, tags=tags, limit=limit)).rows
+        values = {name: value for name, value in vars(query).items() if name != "mine"}
+        owner = user() if query.mine else query.owner
+        return experiment_page(self.store, self.rights, ExperimentQuery(**{**values, "owner": owner})).rows
 
     def experiment(self, experiment_id: int) -> ExperimentDetail:
         """Return an experiment."""

@@ -32,6 +32,7 @@ def gc(args: Namespace) -> int:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     hook = DtrainHook()
+    _deletions(hook, dry_run=args.dry_run)
     days = hook.settings.retention_days if args.older_than is None else args.older_than
     if args.older_than is None and not days:
         note("Nothing is removed: [dtrain] retention_days is 0. To name an age, run: airflow dtrain gc --older-than 30")
@@ -47,6 +48,18 @@ def gc(args: Namespace) -> int:
     show(args, rows if not is_table(args) else [_short(row) for row in rows])
     _say(args, hosts, days)
     return 0
+
+
+def _deletions(hook: DtrainHook, *, dry_run: bool) -> None:
+    """Continue with deletions of experiments that were interrupted, or whose hosts did not answer."""
+    from airflow_provider_dtrain.engine.upkeep.deletion import remove_marked
+
+    if dry_run:
+        for one in hook.store.deletions.pending():
+            note(f"The deletion of experiment {one} is not complete.")
+        return
+    for deleted in remove_marked(hook):
+        note(deleted.sentence)
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:

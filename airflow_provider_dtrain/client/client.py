@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.answers import Nothing
+from airflow_provider_dtrain.client.control import ServerControl
 from airflow_provider_dtrain.client.decoder import Record
 from airflow_provider_dtrain.client.definition import with_own_commands
 from airflow_provider_dtrain.client.downloads import save_checkpoint, usable_checkpoints
@@ -30,10 +31,12 @@ from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
 from airflow_provider_dtrain.client.submission import create, fork, reproduce, run_state
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.lifecycle.control import Archived, Change
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
-from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
+from airflow_provider_dtrain.resources.bulk import Freed
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -99,19 +102,31 @@ class Client:
         return self.source.cluster(pool)
 
 
+class ExperimentQuery(TypedDict, total=False):
+    """Fields of :class:`ExperimentFilter`."""
+
+    name: str
+    tags: Sequence[str]
+    owner: str | None
+    mine: bool
+    project: str | None
+    archived: Archived
+    limit: int
+
+
 class Experiments:
     """Experiments of a server."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def list(self, *, name: str = "", tags: Sequence[str] = (), limit: int = 50) -> list[ExperimentSummary]:
+    def list(self, **query: Unpack[ExperimentQuery]) -> list[ExperimentSummary]:
         """Return experiments, latest first.
 
-        :param name: part of their name
-        :param tags: only those with all of these
+        :param query: ``name`` (part of it), ``tags`` (all of them), ``owner``, ``mine``, ``project``, ``archived``
+            (``no``, ``only`` or ``all``) and ``limit`` (50): see :class:`ExperimentFilter`
         """
-        return self._client.source.experiments(name=name, tags=tags, limit=limit)
+        return self._client.source.experiments(ExperimentFilter(**query))
 
     def get(self, experiment_id: int) -> Experiment:
         """Return an experiment.
@@ -275,6 +290,34 @@ class Experiment:
     def kill(self) -> None:
         """Kill all its trials."""
         self._act("kill")
+
+    def archive(self) -> None:
+        """Leave it out of lists. Its data stays.
+
+        :raises ConflictError: it has not ended
+        """
+        self._set({"archived": True})
+
+    def unarchive(self) -> None:
+        """Return it to the lists."""
+        self._set({"archived": False})
+
+    def move(self, project: str) -> None:
+        """Move it to another project."""
+        self._set({"project": project})
+
+    def delete(self) -> Freed:
+        """Remove it with checkpoints, logs and rows, for good, and return what that frees.
+
+        :raises ConflictError: it has not ended, or another experiment needs it
+        """
+        found = ServerControl(self._client.session).act("delete", [self.id])
+        if found.refused:
+            raise ConflictError(found.outcomes[0].message)
+        return found.freed or Freed()
+
+    def _set(self, change: Change) -> None:
+        ServerControl(self._client.session).set("experiment", self.id, change)
 
     def _act(self, verb: str) -> None:
         self._client.session.send("POST", f"/experiments/{self.id}/{verb}")

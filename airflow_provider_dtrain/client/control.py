@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.client.common_answers import Message
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.core.lifecycle.control import Change, Deadline, HostVerb, Noun, Verb
+from airflow_provider_dtrain.resources.bulk import BulkAction, BulkResult
 
 
 class ServerControl:
@@ -23,6 +24,20 @@ class ServerControl:
     def set(self, noun: Noun, number: int, change: Change) -> str:
         """Change labels, priority and share of a trial or an experiment, all of them or none."""
         return self._send("PATCH", f"/{noun}s/{number}", change)
+
+    def act(
+        self,
+        action: BulkAction,
+        experiment_ids: Sequence[int],
+        *,
+        project: str | None = None,
+        tags: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """Carry out an action for several experiments, or return what it would do."""
+        body: dict[str, Any] = {"action": action, "experiment_ids": list(experiment_ids), "dry_run": dry_run}
+        body |= {"project": project, "tags": list(tags)}
+        return self.session.send("POST", "/experiments/actions", body).record(BulkResult)
 
     def drain(self, name: str, reason: str = "", *, deadline: Deadline | None = None, dry_run: bool = False) -> str:
         """Grant no new slots on a host, and with a deadline let its gangs resume elsewhere."""

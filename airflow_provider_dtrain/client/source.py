@@ -9,7 +9,12 @@ from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentPage, ExperimentSummary
+from airflow_provider_dtrain.resources.experiments import (
+    ExperimentDetail,
+    ExperimentFilter,
+    ExperimentPage,
+    ExperimentSummary,
+)
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogPiece
@@ -103,13 +108,14 @@ class ServerSource:
         """Return the trial that a trial runs again, and those that run it again."""
         return self._of_trial(trial_id, "reproductions").record(TrialReproductions)
 
-    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
+    def experiments(self, query: ExperimentFilter) -> list[ExperimentSummary]:
         """Return experiments, latest first."""
-        return self._experiments(name=name, tag=list(tags), limit=limit)
+        values = {name: value for name, value in vars(query).items() if name != "tags"}
+        return self._experiments(**values, tag=list(query.tags))
 
     def experiment_of(self, dag_id: str, run_id: str) -> ExperimentSummary | None:
         """Return the latest experiment of a DAG run, None until it is planned."""
-        return next(iter(self._experiments(dag_id=dag_id, run_id=run_id, limit=1)), None)
+        return next(iter(self._experiments(dag_id=dag_id, run_id=run_id, archived="all", limit=1)), None)
 
     def _experiments(self, **parameters: Any) -> list[ExperimentSummary]:
         return self.session.get("/experiments", keep=self.keep, **parameters).record(ExperimentPage).rows

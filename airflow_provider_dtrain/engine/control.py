@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle import states
-from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, Deadline, HostVerb, Noun, Verb
+from airflow_provider_dtrain.core.lifecycle.control import OF_PLACE, OF_QUEUE, Change, Deadline, HostVerb, Noun, Verb
 from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_ENDED, TRIAL_LIVE, HostState
+from airflow_provider_dtrain.core.projects import check_project
 from airflow_provider_dtrain.core.scheduling.evacuation import time_text
 from airflow_provider_dtrain.engine.upkeep.evacuation import effects, evacuate, lines, trials_due
 from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node, runs_on
 from airflow_provider_dtrain.errors import ConflictError, UserError
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.resources.bulk import BulkAction, BulkResult
     from airflow_provider_dtrain.store.records.trials import TrialView
     from airflow_provider_dtrain.store.store import Store
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 #: Carries out the stored requests to trials whose followers are gone, and returns what happens. Its arguments are the
 #: trials, and the command of ``airflow dtrain`` with the same effect.
 Takeover = Callable[[Sequence[int], str], str]
+#: Removes files and rows of experiments that are marked for deletion, and returns what happens.
+Remove = Callable[[Sequence[int]], str]
 #: Connects to a host that does not answer, and raises an error if it still does not.
 Reach = Callable[[str], None]
 
@@ -34,13 +38,15 @@ class StoreControl:
     :param by: the user
     :param takeover: acts in place of followers that are gone
     :param reach: connects to a host that is to be enabled and does not answer
+    :param remove: removes deleted experiments
     """
 
-    def __init__(self, store: Store, by: str, takeover: Takeover, reach: Reach) -> None:
+    def __init__(self, store: Store, by: str, takeover: Takeover, reach: Reach, remove: Remove) -> None:
         self.store = store
         self.by = by
         self.takeover = takeover
         self.reach = reach
+        self.remove = remove
 
     def request(self, noun: Noun, number: int, verb: Verb) -> str:
         """Pause, activate, stop or kill a trial, or all trials of an experiment.
@@ -130,10 +136,30 @@ class StoreControl:
         self.store.control.set(noun, number, by=self.by, **change)
         values = [f"{name} {change[name]:g}" for name in ("priority", "weight", "max_slots") if name in change]
         parts = [f"{noun.capitalize()} {number} has {', '.join(values)}."] if values else []
-        parts += [f"The labels of {noun} {number} are changed."] if change.keys() - OF_QUEUE else []
+        if "project" in change:
+            parts.append(f"{noun.capitalize()} {number} is in project '{check_project(change['project'])}'.")
+        if "archived" in change:
+            place = "archived" if change["archived"] else "in the lists again"
+            parts.append(f"{noun.capitalize()} {number} is {place}.")
+        has_labels = change.keys() - OF_QUEUE - OF_PLACE
+        parts += [f"The labels of {noun} {number} are changed."] if has_labels else []
         if wider := self._wider(number, change.get("max_slots", 0)):
             parts.append(f"Warning: trials that request more slots can never start: {', '.join(wider)}")
         return " ".join(parts)
+
+    def act(
+        self,
+        action: BulkAction,
+        experiment_ids: Sequence[int],
+        *,
+        project: str | None = None,
+        tags: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """Carry out an action for several experiments, see :func:`bulk_action`."""
+        from airflow_provider_dtrain.engine.bulk_actions import bulk_action
+
+        return bulk_action(self, action, experiment_ids, project=project, tags=tags, dry_run=dry_run)
 
     def drain(self, name: str, reason: str = "", *, deadline: Deadline | None = None, dry_run: bool = False) -> str:
         """Grant no new slots on a host, and with a deadline let its gangs resume elsewhere.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
+from airflow_provider_dtrain.core.lifecycle.control import Archived, ControlRequest
 from airflow_provider_dtrain.core.lifecycle.states import ExperimentState
 from airflow_provider_dtrain.core.search.dimensions import DimensionKind
 from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
@@ -54,6 +54,23 @@ class ExperimentSummary:
     #: Its files and rows are being removed.
     is_deleting: bool
     may_edit: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentFilter:
+    """Experiments that a command or a client lists, latest first."""
+
+    #: Part of the name; empty = all.
+    name: str = ""
+    #: Only those with all of these.
+    tags: Sequence[str] = ()
+    #: None: of all owners, and in all projects.
+    owner: str | None = None
+    #: Only those of the user who asks, whatever ``owner`` says.
+    mine: bool = False
+    project: str | None = None
+    archived: Archived = "no"
+    limit: int = 50
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -181,6 +181,11 @@ def _owned(experiment_id: int) -> list[tuple[sa.Table, sa.ColumnElement[bool]]]:
     return [(table, own[table.name]) for table in (labels, tags, *last) if table.name in own]
 
 
+def owned_tables() -> list[sa.Table]:
+    """Return the tables whose rows are removed with their experiment."""
+    return [table for table, _ in _owned(0)]
+
+
 def _grants(conn: Connection, experiment_id: int) -> list[tuple[str, int, int]]:
     """Return host, trial and token of all grants of an experiment, in order."""
     columns = (allocation_slots.c.host, trials.c.id, allocation_slots.c.token)

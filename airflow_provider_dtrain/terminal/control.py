@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.core.lifecycle.control import Change, HostVerb, Noun, Verb
+    from airflow_provider_dtrain.resources.bulk import BulkAction, BulkResult
     from airflow_provider_dtrain.terminal.source import Source
 
 #: Seconds between two readings of a host that is to be empty.
@@ -34,6 +35,17 @@ class Control(Protocol):
 
     def set(self, noun: Noun, number: int, change: Change) -> str:
         """Change labels, priority and share of a trial or an experiment, all of them or none."""
+
+    def act(
+        self,
+        action: BulkAction,
+        experiment_ids: Sequence[int],
+        *,
+        project: str | None = None,
+        tags: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> BulkResult:
+        """Carry out an action for several experiments, or return what it would do."""
 
     def drain(self, name: str, reason: str = "", *, deadline: Deadline | None = None, dry_run: bool = False) -> str:
         """Grant no new slots on a host, and with a deadline let its gangs resume elsewhere."""

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_LIVE
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.terminal import arguments as a
 from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group, action, controls, reads
 
 _LIMIT = Arg(("--limit",), help="At most N, latest first (default 50)", type=a.count, default=50, metavar="N")
+
+
+#: Options that limit a list of experiments by owner, project and archive.
+_PLACE = (
+    Arg(("--mine",), help="Only mine", action="store_true"),
+    Arg(("--owner",), help="Only those of this user", metavar="USER"),
+    Arg(("--project",), help="Only those in this project", metavar="NAME"),
+    Arg(
+        ("--archived",),
+        help="Archived ones: no (default), only or all",
+        choices=("no", "only", "all"),
+        default="no",
+    ),
+)
+
+
+def _bulk() -> tuple[Command, ...]:
+    """Return the commands for several experiments at once."""
+    ids = Arg(("ids",), help="Ids of experiments", type=a.count, nargs="+", metavar="EXPERIMENT")
+    to = Arg(("--project",), help="Name of the project", required=True, metavar="NAME")
+    dry_run = Arg(("--dry-run",), help="Show what would be removed without changing anything", action="store_true")
+    texts = (
+        ("archive", "Leave experiments out of lists; their data stays", ()),
+        ("unarchive", "Return archived experiments to the lists", ()),
+        ("move", "Move experiments to another project", (to,)),
+        ("delete", "Remove experiments with checkpoints, logs and rows, for good", (dry_run, a.YES)),
+    )
+    return tuple(
+        replace(action("bulk", verb, text, ids, *more, function=f"{verb}_experiments"), port="control")
+        for verb, text, more in texts
+    )
 
 
 def init() -> Command:
@@ -35,6 +68,7 @@ def experiment(group: str) -> Group:
                 "List experiments with their ids",
                 a.WITH_TAGS,
                 named,
+                *_PLACE,
                 _LIMIT,
                 function="list_experiments",
             ),
@@ -51,6 +85,7 @@ def experiment(group: str) -> Group:
             controls("experiment", "activate", "Resume its paused trials", a.EXPERIMENT),
             controls("experiment", "stop", "End it with its best trial so far: a success", a.EXPERIMENT, a.YES),
             controls("experiment", "kill", "Kill all its trials, on every host and in the queue", a.EXPERIMENT, a.YES),
+            *_bulk(),
             controls(
                 "experiment",
                 "set",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE
 from airflow_provider_dtrain.core.search.value_text import value_text
+from airflow_provider_dtrain.resources.experiments import ExperimentFilter
 from airflow_provider_dtrain.terminal.output import dump, hint, is_table, short_time, show, show_one
 
 if TYPE_CHECKING:
@@ -19,12 +20,22 @@ if TYPE_CHECKING:
 
 def list_experiments(args: Namespace, source: Source) -> None:
     """List experiments, latest first."""
-    found = source.experiments(name=args.name, tags=args.tag or (), limit=args.limit)
+    query = ExperimentFilter(
+        name=args.name,
+        tags=args.tag or (),
+        owner=args.owner,
+        mine=args.mine,
+        project=args.project,
+        archived=args.archived,
+        limit=args.limit,
+    )
+    found = source.experiments(query)
+    is_filtered = query != ExperimentFilter(limit=args.limit)
     show(
         args,
         [_short(one) if is_table(args) else asdict(one) for one in found],
-        empty="No experiment has this name and these tags."
-        if args.name or args.tag
+        empty="No experiment matches the filters."
+        if is_filtered
         else "No experiments. A task with TrialOperator creates one, or: airflow dtrain experiments create",
     )
     if found:
@@ -37,6 +48,8 @@ def _short(one: ExperimentSummary) -> dict[str, Any]:
     return {
         "id": one.experiment_id,
         "name": one.display_name or one.name,
+        "owner": one.owner,
+        "project": one.project,
         "tags": ", ".join(one.tags),
         "dag": one.dag_id,
         "method": one.method,
@@ -74,6 +87,10 @@ def _described(one: ExperimentDetail) -> dict[str, Any]:
     return {
         "experiment": one.experiment_id,
         "name": one.name,
+        "owner": one.owner or None,
+        "project": one.project,
+        "archived": one.archived or None,
+        "is_deleting": one.is_deleting or None,
         "dag": one.dag_id,
         "dag_run": one.run_id,
         "method": one.method,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -62,7 +62,7 @@ class Source(Protocol):
     def reproductions(self, trial_id: int) -> TrialReproductions:
         """Return the trial that a trial runs again, and those that run it again."""
 
-    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
+    def experiments(self, query: ExperimentFilter) -> list[ExperimentSummary]:
         """Return experiments, latest first."""
 
     def experiment(self, experiment_id: int) -> ExperimentDetail:

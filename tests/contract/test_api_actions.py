@@ -132,6 +132,8 @@ ACTIONS = [
     ("POST", "/experiments/{experiment}/pause", {}), ("POST", "/experiments/{experiment}/activate", {}),
     ("POST", "/experiments/{experiment}/stop", {}), ("POST", "/experiments/{experiment}/kill", {}),
     ("PATCH", "/experiments/{experiment}", {"tags": []}),
+    ("PATCH", "/experiments/{experiment}", {"project": "x"}),
+    ("POST", "/experiments/actions", {"action": "tag", "experiment_ids": [1], "tags": ["a"]}),
 ]  # fmt: skip
 OF_HOSTS = [
     ("POST", "/hosts/a/drain", {}), ("POST", "/hosts/a/enable", {}), ("POST", "/hosts/a/disable", {}),

@@ -37,6 +37,7 @@ CONFIG = {"config": "name: x\nentrypoint: python t.py\n"}
 BODIES = {
     "/configs/validate": CONFIG,
     "/experiments": CONFIG,
+    "/experiments/actions": {"action": "tag", "experiment_ids": [1], "tags": ["a"]},
     "/code": {},
     **{f"/operations/{kind}": {"trial_id": 1} for kind in ("log", "stacks", "outputs")},
     "/operations/checkpoint": {"trial_id": 1, "checkpoint_id": 1},

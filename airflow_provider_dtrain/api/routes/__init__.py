@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_dtrain.api.routes import (
+    bulk_actions,
     charts,
     cluster,
     code,
@@ -48,4 +49,5 @@ ROUTERS = [
     host_actions.router,
     trial_actions.router,
     experiment_actions.router,
+    bulk_actions.router,
 ]

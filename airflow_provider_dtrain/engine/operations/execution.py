@@ -23,6 +23,7 @@ from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, check_reach, log_bytes, rank_of
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, stacks
+from airflow_provider_dtrain.engine.upkeep.deletion import remove_marked
 from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, NotNowError, UsageError
@@ -225,7 +226,10 @@ def _doctor(hook: DtrainHook, _operation: StoredOperation, _content: _Content) -
 
 
 def _control(hook: DtrainHook, operation: StoredOperation, _content: _Content) -> JsonObject:
-    return {"trials": carry_out(hook, operation.arguments["trials"])}
+    deleted = remove_marked(hook, operation.arguments.get("experiments", ()))
+    for one in deleted:
+        log.info("%s", one.sentence)
+    return {"trials": carry_out(hook, operation.arguments["trials"]), "deleted": [one.sentence for one in deleted]}
 
 
 def _trial(operation: StoredOperation) -> int:

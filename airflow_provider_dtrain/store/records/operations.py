@@ -29,7 +29,8 @@ class OperationKind(StrEnum):
     PROBE = "probe"
     #: The checks of ``doctor`` for hosts.
     DOCTOR = "doctor"
-    #: Stored control requests to trials whose followers are gone. Its result is not read.
+    #: Stored control requests to trials whose followers are gone, and removal of deleted experiments. Its result is not
+    #: read.
     CONTROL = "control"
 
 
