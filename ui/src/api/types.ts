@@ -31,3 +31,4 @@ export type Queue = Schemas["GangPage"];
 
 export type ExperimentRow = Schemas["ExperimentSummary"];
 export type Experiments = Schemas["ExperimentPage"];
+export type BulkResult = Schemas["BulkResult"];

@@ -21,7 +21,7 @@ export const trial = (trial_id: number, values: object = {}) => ({
 /** The page of an experiment. */
 export const experiment = (values: object = {}) => ({
   experiment_id: 5, name: "resnet", display_name: null, dag_id: "train", run_id: "run 1", state: "running", control_request: null, method: "asha", metric: "loss", smaller_is_better: true, best: 0.25,
-  best_trial: 1, trials: { running: 1, completed: 2 }, max_trials: 3, progress: 0.5, expected_end: null, created_at: "2026-01-31T12:00:00Z", ended_at: null, description: "", tags: [], may_edit: true,
+  best_trial: 1, trials: { running: 1, completed: 2 }, max_trials: 3, progress: 0.5, expected_end: null, created_at: "2026-01-31T12:00:00Z", ended_at: null, description: "", tags: [], owner: "ann", project: "Uncategorized", archived: false, is_deleting: false, may_edit: true,
   config_id: 1, has_epochs: false, config_description: "", config_labels: [], search: { search_id: 1, method: "asha", units: "epochs", seed: 1, divisor: 4, rungs: { 0: [1, 4] } }, best_checkpoint: null, weight: 1, max_slots: null, requested_by: null,
   metrics: [{ group: "validation", name: "loss" }, { group: "validation", name: "accuracy" }],
   hyperparameters: [{ name: "lr", kind: "float", log: true, minimum: 0.001, maximum: 0.1, values: null }, { name: "opt", kind: "categorical", log: false, minimum: null, maximum: null, values: ["adam", "sgd"] }],

@@ -59,6 +59,22 @@ const DagLinks = ({ experiment }: { experiment: Experiment }) => {
   );
 };
 
+const filtered = (name: string, value: string) => `${paths.experiments}?${name}=${encodeURIComponent(value)}`;
+
+const Place = ({ experiment: { owner, project, archived, is_deleting } }: { experiment: Experiment }) => (
+  <>
+    {owner === "" ? null : (
+      <>
+        <PageLink to={filtered("owner", owner)}>{owner}</PageLink>
+        {", "}
+      </>
+    )}
+    <PageLink to={`${filtered("project", project)}&owner=*`}>{project}</PageLink>
+    {archived ? ", archived" : ""}
+    {is_deleting ? ", is being deleted" : ""}
+  </>
+);
+
 const searcher = ({ method, metric, smaller_is_better, search }: Experiment): string => {
   if (method === null) return NONE;
   const goal = metric === null ? "" : `: ${metric}, ${smaller_is_better ? "smaller" : "larger"} is better`;
@@ -100,6 +116,7 @@ export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
         experiment.config_description !== "" && { label: "Description in the configuration", value: experiment.config_description, wide: true },
         experiment.config_labels.length > 0 && { label: "Labels in the configuration", value: <Tags tags={experiment.config_labels} /> },
         { label: "Searcher", value: searcher(experiment) },
+        { label: "Owner and project", value: <Place experiment={experiment} /> },
         { label: "DAG run", value: <DagLinks experiment={experiment} /> },
         (weight !== 1 || max_slots !== null) && { label: "Share of the queue", value: `weight ${number(weight)}${max_slots === null ? "" : `, at most ${plural(max_slots, "slot")}`}` },
         control_request !== null && { label: "Requested", value: `${control_request}${requested_by === null ? "" : ` by ${requested_by}`}` },

@@ -9,10 +9,10 @@ import { show } from "../../testing/show";
 const row = (id: number, values: object = {}) => ({
   experiment_id: id, name: `experiment-${id}`, display_name: null, may_edit: true, dag_id: "train", run_id: "run", state: "running", control_request: null, method: "asha", metric: "loss",
   smaller_is_better: true, best: 0.25, best_trial: 3, trials: { running: 2, completed: 5 }, max_trials: 16, progress: 0.4, expected_end: null,
-  created_at: "2026-01-31T12:00:00Z", ended_at: null, description: "", tags: ["vision"], ...values,
+  created_at: "2026-01-31T12:00:00Z", ended_at: null, description: "", tags: ["vision"], owner: "ann", project: "Uncategorized", archived: false, is_deleting: false, ...values,
 });
 
-const page = (rows: object[], total = rows.length) => ({ body: { rows, total, tags: ["vision", "text"] } });
+const page = (rows: object[], total = rows.length) => ({ body: { rows, total, tags: ["vision", "text"], owners: ["ann", "bob"], projects: ["Uncategorized"] } });
 
 describe("the page of experiments", () => {
   it("shows the rows with states, progress and links", async () => {
@@ -37,7 +37,7 @@ describe("the page of experiments", () => {
     show(<App />, "/plugin/dtrain/experiments?q=res&state=errored&sort=name&columns=name&columns=gone");
     await screen.findByRole("link", { name: "experiment-1" });
     expect(arrived.map(({ path }) => path)).toContain("experiments?order=asc&q=res&sort=name&state=errored&limit=100&offset=0");
-    expect(screen.getAllByRole("columnheader").map((header) => header.textContent)).toEqual(["Name"]);
+    expect(screen.getAllByRole("columnheader").map((header) => header.textContent)).toEqual(["", "Name"]);
   });
 
   it("writes the order into its address", async () => {
@@ -64,7 +64,7 @@ describe("the page of experiments", () => {
     serve({ me: { body: me }, experiments: page([row(1), row(2, { may_edit: false, state: "completed" })]) });
     const { router } = show(<App />, "/plugin/dtrain/experiments");
     await userEvent.click(await screen.findByRole("button", { name: "Actions of experiment 1" }));
-    await waitFor(() => expect(screen.getAllByRole("menuitem").map((item) => item.textContent.trim())).toEqual(["Edit name and tags", "Fork", "Pause", "Stop", "Kill"]));
+    await waitFor(() => expect(screen.getAllByRole("menuitem").map((item) => item.textContent.trim())).toEqual(["Edit name and tags", "Fork", "Move", "Pause", "Stop", "Kill"]));
     await userEvent.keyboard("{Escape}");
     await userEvent.click(screen.getByRole("button", { name: "Actions of experiment 2" }));
     await userEvent.click(await screen.findByRole("menuitem", { name: "Fork" }));

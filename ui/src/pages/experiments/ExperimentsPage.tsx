@@ -1,5 +1,5 @@
 import { Button, Flex, Heading, HStack, Spacer, Text } from "@chakra-ui/react";
-import { useMemo, useState } from "react";
+import { useCallback, useMemo, useState } from "react";
 import { Link, useNavigate } from "react-router-dom";
 
 import { apiUrl, withQuery } from "../../api/client";
@@ -18,7 +18,15 @@ import { useMe } from "../../hooks/useMe";
 import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
 import { CREATE_FIRST } from "../../lib/commands";
+import { type Offer } from "./bulk";
+import { BulkBar } from "./BulkBar";
+import { BulkDialog } from "./BulkDialog";
 import { experimentColumns } from "./columns";
+import { useOwner } from "./owner";
+import { PlaceFilters } from "./PlaceFilters";
+
+/** The API accepts no more in one request. */
+const MOST_SELECTED = 200;
 
 const STATES = ["queued", "running", "completed", "errored", "killed"];
 
@@ -27,8 +35,14 @@ const USUAL = {
   state: "",
   tag: [] as readonly string[],
   dag_id: "",
+  owner: "",
+  project: "",
+  archived: "",
+  selected: [] as readonly string[],
   sort: "-created_at",
-  columns: usualColumns(experimentColumns({ onTag: () => undefined, onEdit: () => undefined, onFork: null, onDone: () => undefined, mayChangePriority: false })) as readonly string[],
+  columns: usualColumns(
+    experimentColumns({ onTag: () => undefined, onPlace: () => undefined, onEdit: () => undefined, onFork: null, onBulk: () => undefined, onDone: () => undefined, mayChangePriority: false }),
+  ) as readonly string[],
 };
 
 const keyOf = ({ experiment_id }: ExperimentRow) => experiment_id;
@@ -37,10 +51,14 @@ const keyOf = ({ experiment_id }: ExperimentRow) => experiment_id;
 export const ExperimentsPage = () => {
   const [view, setView] = useUrlState(USUAL);
   const navigate = useNavigate();
-  const filters = { q: view.q, state: view.state, tag: view.tag, dag_id: view.dag_id };
+  const choose = useCallback((owner: string) => setView({ owner }), [setView]);
+  const { owner, user } = useOwner(view.owner, choose);
+  const filters = { q: view.q, state: view.state, tag: view.tag, dag_id: view.dag_id, owner: owner ?? "", project: view.project, archived: view.archived };
   const sorting = { sort: view.sort.replace(/^-/, ""), order: view.sort.startsWith("-") ? "desc" : "asc" };
-  const rows = useRows<ExperimentRow, Experiments>("experiments", { ...filters, ...sorting });
+  const rows = useRows<ExperimentRow, Experiments>(owner === null ? null : "experiments", { ...filters, ...sorting });
   const [edited, setEdited] = useState<ExperimentRow | null>(null);
+  const [bulk, setBulk] = useState<{ offer: Offer; ids: readonly number[] } | null>(null);
+  const selected = useMemo(() => new Set(view.selected.filter((id) => /^\d{1,15}$/.test(id)).map(Number)), [view.selected]);
   const me = useMe();
   const mayChangePriority = me?.may_change_hosts ?? false;
   const mayStart = me?.starting.may_trigger ?? false;
@@ -49,16 +67,19 @@ export const ExperimentsPage = () => {
     () =>
       experimentColumns({
         onTag: (tag) => setView({ tag: [tag] }, "add"),
+        onPlace: (place) => setView(place, "add"),
         onEdit: setEdited,
+        onBulk: (offer, { experiment_id }) => setBulk({ offer, ids: [experiment_id] }),
         onFork: mayStart ? ({ experiment_id }) => void navigate(paths.start(experiment_id)) : null,
         onDone: refresh,
         mayChangePriority,
       }),
-    [setView, setEdited, refresh, mayStart, mayChangePriority, navigate],
+    [setView, setEdited, setBulk, refresh, mayStart, mayChangePriority, navigate],
   );
   const shown = useMemo(() => chosenColumns(columns, view.columns), [columns, view.columns]);
-  const isFiltered = view.q !== "" || view.state !== "" || view.tag.length > 0 || view.dag_id !== "";
-  const clear = () => setView({ q: "", state: "", tag: [], dag_id: "" }, "add");
+  const isOfOther = owner !== null && owner !== "" && owner !== user;
+  const isFiltered = view.q !== "" || view.state !== "" || view.tag.length > 0 || view.dag_id !== "" || view.project !== "" || view.archived !== "" || isOfOther;
+  const clear = () => setView({ q: "", state: "", tag: [], dag_id: "", owner: "", project: "", archived: "" }, "add");
   const empty = isFiltered ? (
     <EmptyState title="No experiment matches the filters.">
       <Button onClick={clear} size="sm" variant="outline">
@@ -89,6 +110,15 @@ export const ExperimentsPage = () => {
         <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
         <FilterSelect all="All tags" label="Filter by tag" onChange={(tag) => setView({ tag }, "add")} options={rows.answer?.tags ?? []} value={view.tag} />
         <SearchBar onChange={(dag_id) => setView({ dag_id })} placeholder="DAG id" value={view.dag_id} width="180px" />
+        <PlaceFilters
+          archived={view.archived}
+          onChange={(place) => setView({ ...place, selected: [] }, "add")}
+          owner={view.owner}
+          owners={rows.answer?.owners ?? []}
+          project={view.project}
+          projects={rows.answer?.projects ?? []}
+          user={user}
+        />
         <ColumnsMenu chosen={view.columns} columns={columns} onChange={(next) => setView({ columns: next })} />
         {isFiltered ? (
           <Button onClick={clear} size="sm" variant="ghost">
@@ -96,19 +126,38 @@ export const ExperimentsPage = () => {
           </Button>
         ) : null}
       </HStack>
+      {selected.size === 0 ? null : (
+        <BulkBar archived={view.archived} count={selected.size} onClear={() => setView({ selected: [] })} onOffer={(offer) => setBulk({ offer, ids: [...selected] })} />
+      )}
       <DataTable
         columns={shown}
         empty={empty}
         label="Experiments"
         onOpen={({ experiment_id }) => void navigate(paths.experiment(experiment_id))}
+        onSelect={({ experiment_id }, isSelected) =>
+          setView({ selected: isSelected ? [...view.selected, String(experiment_id)].slice(-MOST_SELECTED) : view.selected.filter((id) => id !== String(experiment_id)) })
+        }
         onSort={(sort) => setView({ sort })}
         rowKey={keyOf}
-        rows={rows}
+        rows={owner === null ? { ...rows, loading: true } : rows}
+        selected={selected}
         sort={view.sort}
         what="Experiments"
       />
       {edited === null ? null : (
         <LabelsDialog labels={edited} onClose={() => setEdited(null)} onDone={refresh} path={`experiments/${edited.experiment_id}`} words={`experiment ${edited.experiment_id}`} />
+      )}
+      {bulk === null ? null : (
+        <BulkDialog
+          ids={bulk.ids}
+          offer={bulk.offer}
+          onClose={() => setBulk(null)}
+          onDone={() => {
+            setView({ selected: [] });
+            refresh();
+          }}
+          projects={rows.answer?.projects ?? []}
+        />
       )}
       <Text srOnly>Arrow keys move between rows, Enter opens a row.</Text>
     </>

@@ -1,6 +1,6 @@
 import { ActionsMenu } from "../../actions/ActionsMenu";
 import { type Shortcut } from "../../actions/ask";
-import { experimentActions, shownState } from "../../actions/experiments";
+import { experimentActions, isOpen, shownState } from "../../actions/experiments";
 import { type ExperimentRow } from "../../api/types";
 import { paths } from "../../app/paths";
 import { PageLink } from "../../components/Links";
@@ -10,6 +10,7 @@ import { type Column } from "../../components/table/DataTable";
 import { Tags } from "../../components/Tags";
 import { Elapsed, Since, Time } from "../../components/Time";
 import { count, NONE, number } from "../../format/numbers";
+import { type Offer, OFFERS } from "./bulk";
 
 /** Order in which states of trials are counted. */
 const ORDER = ["running", "queued", "paused", "completed", "stopped", "errored", "killed"];
@@ -35,9 +36,20 @@ const Best = ({ row: { best, best_trial, metric, smaller_is_better } }: { row: E
   );
 };
 
+/** A text that filters by itself. */
+const Pick = ({ text, onPick }: { text: string; onPick: () => void }) => (
+  <button className="dtrain-tag" onClick={onPick} title={text} type="button">
+    {text}
+  </button>
+);
+
 /** What the rows of the table lead to. */
 export interface RowUses {
   onTag: (tag: string) => void;
+  /** Show the experiments of an owner or of a project. */
+  onPlace: (place: { owner: string } | { project: string }) => void;
+  /** Ask for an action on the row. */
+  onBulk: (offer: Offer, row: ExperimentRow) => void;
   /** Edit name, description and tags. */
   onEdit: (row: ExperimentRow) => void;
   /** Open the editor with the configuration; null: the user may not start experiments. */
@@ -46,9 +58,15 @@ export interface RowUses {
   mayChangePriority: boolean;
 }
 
-const shortcuts = (row: ExperimentRow, { onEdit, onFork }: RowUses): Shortcut[] => [
+const placing = (row: ExperimentRow, onBulk: RowUses["onBulk"]): Shortcut[] =>
+  [...(isOpen(row) ? [] : [row.archived ? OFFERS.unarchive : OFFERS.archive]), OFFERS.move, ...(isOpen(row) ? [] : [OFFERS.delete])].map((offer) => ({
+    id: offer.action, label: offer.verb, icon: offer.icon, open: () => onBulk(offer, row),
+  }));
+
+const shortcuts = (row: ExperimentRow, { onEdit, onFork, onBulk }: RowUses): Shortcut[] => [
   ...(row.may_edit ? [{ id: "labels", label: "Edit name and tags", icon: "pencil", open: () => onEdit(row) } as const] : []),
   ...(onFork === null ? [] : [{ id: "fork", label: "Fork", icon: "copy", open: () => onFork(row) } as const]),
+  ...(row.may_edit ? placing(row, onBulk) : []),
 ];
 
 /** Columns of the table of experiments. */
@@ -67,11 +85,13 @@ export const experimentColumns = (uses: RowUses): Column<ExperimentRow>[] => [
   },
   { id: "state", header: "State", sort: "state", width: 115, cell: (row) => <StateBadge state={shownState(row)} /> },
   { id: "progress", header: "Progress", sort: "progress", width: 120, cell: ({ progress }) => <ProgressBar share={progress} /> },
-  { id: "trials", header: "Trials", width: 180, cell: ({ trials }) => trialsInWords(trials) },
+  { id: "trials", header: "Trials", width: 165, cell: ({ trials }) => trialsInWords(trials) },
   { id: "best", header: "Best", sort: "best", width: 150, cell: (row) => <Best row={row} /> },
   { id: "method", header: "Searcher", sort: "method", width: 120, cell: ({ method }) => method ?? NONE, optional: true },
+  { id: "owner", header: "Owner", sort: "owner", width: 100, cell: ({ owner }) => (owner === "" ? NONE : <Pick onPick={() => uses.onPlace({ owner })} text={owner} />) },
+  { id: "project", header: "Project", sort: "project", width: 115, cell: ({ project }) => <Pick onPick={() => uses.onPlace({ project })} text={project} />, optional: true },
   { id: "tags", header: "Tags", width: 115, cell: ({ tags }) => <Tags onPick={uses.onTag} tags={tags} /> },
-  { id: "expected_end", header: "Expected end", width: 105, cell: ({ expected_end, ended_at }) => (ended_at === null ? <Since at={expected_end} /> : NONE) },
+  { id: "expected_end", header: "Expected end", width: 105, cell: ({ expected_end, ended_at }) => (ended_at === null ? <Since at={expected_end} /> : NONE), optional: true },
   {
     id: "dag_id",
     header: "DAG run",
