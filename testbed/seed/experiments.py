@@ -11,6 +11,7 @@ import yaml
 from airflow_provider_dtrain.core.config import ExperimentConfig, assemble, take_secrets
 from airflow_provider_dtrain.core.hyperparameters.seeds import trial_seed
 from airflow_provider_dtrain.core.hyperparameters.space import sample
+from airflow_provider_dtrain.core.projects import DEFAULT_PROJECT
 from airflow_provider_dtrain.core.search.plan import TrialSpec, outline, plan
 from airflow_provider_dtrain.engine.submission.submit import put_code
 from airflow_provider_dtrain.store.records.searches import SearchSubmission
@@ -20,6 +21,18 @@ from airflow_provider_dtrain.store.store import Store
 #: Code that the trials claim to run, so that an experiment can be forked.
 CODE = Path(__file__).parents[2] / "dags" / "digits"
 SEED = 17
+
+#: Experiment -> owner and project. The user ``admin`` owns none, and so sees all experiments first.
+PLACES = {
+    "cifar10-asha": ("op", "vision"),
+    "resnet-asha": ("op", "vision"),
+    "mnist-grid": ("op", "vision/teaching"),
+    "gpt2-finetune": ("user", "language"),
+    "bert-distill": ("user", "language"),
+    "llama-pretrain": ("ann.lee@example.com", "language"),
+}
+#: Owner that Airflow gives to tasks whose DAG names none, of a scheduled run.
+PLACE = ("airflow", DEFAULT_PROJECT)
 
 #: The code of all trials is of one commit, in a bundle of this version.
 COMMIT = "9f2c41d07ab35e68d1c4f0937be52a86c7d3e510"
@@ -48,6 +61,7 @@ class Planned:
         self.stored = store.configs.put(public, origins=effective.origins, template=template, template_version=version)
         self.config: ExperimentConfig = effective.config
         self.name = str(document["name"])
+        self.owner, self.project = PLACES.get(self.name, PLACE)
         self.payload = put_code(store, CODE, print, print)
         self.search_id: int | None = None
         self.specs: list[TrialSpec] = []
@@ -76,6 +90,8 @@ class Planned:
                 max_concurrent_trials=shape.max_concurrent or 0,
                 weight=self.config.resources.weight,
                 max_slots=self.config.resources.max_slots,
+                owner=self.owner,
+                project=self.project,
             )
         )
         self.search_id = view.search_id
@@ -112,6 +128,8 @@ class Planned:
             "on_unplaceable": self.config.on_unplaceable,
             "weight": resources.weight,
             "max_slots": resources.max_slots,
+            "owner": self.owner,
+            "project": self.project,
             "preemptible": self.config.preemptible,
         }
         return TrialSubmission(**{**values, **fields})

@@ -154,7 +154,9 @@ def test_an_action_needs_the_right_to_edit_and_other_experiments_are_not_named(p
     assert words[readable] == ("", "You may not edit runs of DAG 'b'.")
     assert words[hidden] == ("", words[999][1].replace("999", str(hidden)))
     assert [event[0] for event in api.logged] == ["experiment_archive"]
-    assert api.refusal("POST", "/experiments/actions", json={"action": "archive", "experiment_ids": [readable]})[0] == 403
+    assert (
+        api.refusal("POST", "/experiments/actions", json={"action": "archive", "experiment_ids": [readable]})[0] == 403
+    )
     assert api.refusal("POST", "/experiments/actions", json={"action": "archive", "experiment_ids": [hidden]})[0] == 404
 
 

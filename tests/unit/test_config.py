@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import Any
 
 import pytest
@@ -220,8 +221,6 @@ def test_a_field_and_its_synonym_together_are_refused() -> None:
 
 def test_each_determined_key_that_is_not_here_is_one_warning() -> None:
     document = {
-        "workspace": "w",
-        "project": "p",
         "slurm": {"a": 1},
         "pbs": {},
         "integrations": {},
@@ -235,11 +234,31 @@ def test_each_determined_key_that_is_not_here_is_one_warning() -> None:
         "environment.registry_auth.email",
         "integrations",
         "pbs",
-        "project",
         "retention_policy",
         "slurm",
-        "workspace",
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "project"),
+    [
+        ({"project": "p"}, "p"),
+        ({"workspace": "w", "project": "p"}, "w/p"),
+        ({"workspace": "w"}, "w"),
+        ({"workspace": None, "project": "p"}, "p"),
+        ({"workspace": "w", "project": None}, "w"),
+        ({}, None),
+    ],
+)
+def test_a_project_is_that_of_determined_with_its_workspace_before_it(given, project) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ExperimentConfig.model_validate(given).project == project
+
+
+@pytest.mark.parametrize("given", [{"project": 3}, {"workspace": 3}, {"project": "a\nb"}, {"workspace": "w" * 129}])
+def test_the_name_of_a_project_is_checked(given) -> None:
+    assert "project" in problems(given)
 
 
 def test_none_means_absent() -> None:
@@ -334,7 +353,7 @@ def test_values_that_json_cannot_carry_are_refused(value: object) -> None:
 
 
 def test_validation_changes_nothing_in_its_input() -> None:
-    document = {"resources": {"resource_pool": "a"}, "environment": {"environment_variables": ["A=1"]}, "workspace": 1}
+    document = {"resources": {"resource_pool": "a"}, "environment": {"environment_variables": ["A=1"]}, "pbs": 1}
     before = json.dumps(document)
     with pytest.warns(ForeignFieldWarning):
         ExperimentConfig.model_validate(document)

@@ -74,9 +74,7 @@ def test_a_configuration_may_name_a_template_and_have_tags() -> None:
 
 
 def test_warnings_of_a_partial_document_are_returned() -> None:
-    assert validate_partial({"workspace": "a"}) == [
-        "workspace: a field of Determined without a counterpart here; it has no effect"
-    ]
+    assert validate_partial({"pbs": "a"}) == ["pbs: a field of Determined without a counterpart here; it has no effect"]
 
 
 def test_problems_of_all_documents_come_at_once_and_say_where() -> None:
@@ -177,7 +175,7 @@ def test_own_log_policies_join_the_two_defaults() -> None:
 
 
 def test_a_warning_comes_once_for_both_documents() -> None:
-    assert len(assemble({**RUN, "workspace": "a"}, {"workspace": "b", "project": "c"}).warnings) == 2
+    assert len(assemble({**RUN, "pbs": "a"}, {"pbs": "b", "slurm": "c"}).warnings) == 2
 
 
 def test_origins_cover_exactly_the_leaves_of_the_document() -> None:
@@ -217,7 +215,7 @@ def test_an_effective_document_assembles_to_itself_and_is_json() -> None:
 
 
 def test_the_documents_are_not_changed() -> None:
-    template, config = {**RUN, "resources": {"resource_pool": "a"}}, {"labels": ["a"], "workspace": 1}
+    template, config = {**RUN, "resources": {"resource_pool": "a"}}, {"labels": ["a"], "workspace": "w"}
     before = json.dumps([template, config])
     assemble(template, config)
     assert json.dumps([template, config]) == before

@@ -105,11 +105,9 @@ IGNORED: dict[str, dict[str, Any]] = {
         "debug": False,
         "integrations": {},
         "internal": {"native": None},
-        "project": "x",
         "retention_policy": {"log_retention_days": 3},
         "security": {"kerberos": {}},
         "tensorboard_storage": {"type": "shared_fs"},
-        "workspace": "x",
     },
     "optimizations": {"grad_updates_size_file": None, "tensor_fusion_cycle_time": 5},
     "profiling": {"begin_on_batch": 0, "end_after_batch": None, "sync_timings": True},
@@ -281,7 +279,7 @@ FEATURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "debug": False,
             "resources": {"resource_pool": "c", "slots_per_trial": 8, "max_slots": 8},
         },
-        ("debug", "project", "workspace"),
+        ("debug",),
     ),
 }
 

@@ -301,8 +301,6 @@ def test_fields_of_determined_without_meaning_here_are_one_warning_each() -> Non
     document = {
         "internal": {"native": {}},
         "security": {"tls": {}},
-        "workspace": "w",
-        "project": "p",
         "checkpoint_storage": {
             "type": "shared_fs",
             "host_path": "/a",
@@ -319,9 +317,7 @@ def test_fields_of_determined_without_meaning_here_are_one_warning_each() -> Non
         f"{storage}.container_path",
         f"{storage}.tensorboard_path",
         "internal",
-        "project",
         "security",
-        "workspace",
     ]
     assert config.checkpoint_storage.type == "shared_fs"
 
@@ -404,7 +400,7 @@ def test_the_field_that_is_meant_is_named(document: Any, path: str, words: str) 
 def test_the_known_fields_are_those_that_have_an_effect() -> None:
     words = problems({"qqqq": 1})["qqqq"]
     assert "known here" in words
-    foreign = {"pbs", "slurm", "pod_spec", "registry_auth", "workspace", "project", "internal"}
+    foreign = {"pbs", "slurm", "pod_spec", "registry_auth", "internal"}
     assert foreign.isdisjoint(words.replace(",", "").split())
 
 
