@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_provider_dtrain.core.byte_size import byte_size
+from airflow_provider_dtrain.core.lifecycle.control import Change, Noun, Verb
 from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE
 from airflow_provider_dtrain.core.projects import check_project
 from airflow_provider_dtrain.errors import ConflictError, IllegalTransitionError, UserError
@@ -13,8 +14,8 @@ from airflow_provider_dtrain.resources.bulk import BulkAction, BulkOutcome, Bulk
 from airflow_provider_dtrain.store.labels import check_tags
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.control import StoreControl
     from airflow_provider_dtrain.store.records.searches import ExperimentView
+    from airflow_provider_dtrain.store.store import Store
 
 #: Most experiments of one action.
 EXPERIMENTS_MOST: Final = 200
@@ -29,8 +30,23 @@ _DONE: Final[dict[BulkAction, str]] = {
 }
 
 
+class Requests(Protocol):
+    """Requests of one user to single experiments."""
+
+    store: Store
+    by: str
+    #: Removes files and rows of experiments that are marked for deletion, and returns what happens.
+    remove: Callable[[Sequence[int]], str]
+
+    def request(self, noun: Noun, number: int, verb: Verb) -> str:
+        """Stop or kill an experiment."""
+
+    def set(self, noun: Noun, number: int, change: Change) -> str:
+        """Change tags, project or archive of an experiment."""
+
+
 def bulk_action(
-    control: StoreControl,
+    control: Requests,
     action: BulkAction,
     experiment_ids: Sequence[int],
     *,
@@ -82,7 +98,7 @@ def _check(action: BulkAction, ids: Sequence[int], project: str | None, tags: Se
         raise UserError("The action 'tag' needs at least one tag.")
 
 
-def _require_deletable(control: StoreControl, experiment_id: int) -> None:
+def _require_deletable(control: Requests, experiment_id: int) -> None:
     if why := control.store.deletions.refusal(experiment_id):
         raise ConflictError(why)
 
@@ -101,9 +117,7 @@ def _planned(action: BulkAction, view: ExperimentView) -> str:
     return f"{view.state}, {states}"
 
 
-def _done(
-    control: StoreControl, action: BulkAction, view: ExperimentView, project: str | None, tags: Sequence[str]
-) -> str:
+def _done(control: Requests, action: BulkAction, view: ExperimentView, project: str | None, tags: Sequence[str]) -> str:
     number = view.experiment_id
     if action == "stop" or action == "kill":
         return control.request("experiment", number, action)

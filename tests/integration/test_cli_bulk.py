@@ -43,9 +43,10 @@ def folder_of(world: World, gangs: Gangs, ticket: Ticket) -> Path:
     return world.folder / "state" / "runs" / str(gangs.hook.store.attempts.get(ticket.attempt_id).run)
 
 
-def copies_of(gangs: Gangs, ticket: Ticket) -> Path:
-    folder = gangs.hook.settings.checkpoint_dir / f"experiment-{ticket.experiment_id}"
-    (folder / f"trial-{ticket.trial_id}").mkdir(parents=True)
+def copies_of(checkpoint_dir: Path, ticket: Ticket) -> Path:
+    """Return the folder with the copies of an experiment."""
+    folder = checkpoint_dir / f"experiment-{ticket.experiment_id}"
+    (folder / f"trial-{ticket.trial_id}").mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -71,11 +72,12 @@ def test_an_experiment_is_archived_moved_and_returned(world: World, gangs: Gangs
 def test_a_deletion_names_what_it_frees_and_removes_files_and_rows(world: World, gangs: Gangs) -> None:
     gone, stays = ended(gangs, "facts 2"), ended(gangs, "facts 3")
     folder, kept = folder_of(world, gangs, gone), folder_of(world, gangs, stays)
-    copies, others = copies_of(gangs, gone), copies_of(gangs, stays)
+    of_commands = world.folder / "airflow" / "dtrain" / "checkpoints"
+    copies, others = copies_of(of_commands, gone), copies_of(of_commands, stays)
     assert folder.is_dir()
     number = str(gone.experiment_id)
     tried = world("experiments", "delete", number, "--dry-run")
-    assert (tried.code, "1 trial, 0 checkpoints (0 bytes), logs and outputs on 1 host" in tried.err) == (0, True)
+    assert (tried.code, "1 trial, 0 checkpoints (0 B), logs and outputs on 1 host" in tried.err) == (0, True), tried.err
     assert folder.is_dir()
     done = world("experiments", "delete", number, "--yes")
     assert (done.code, f"Experiment {number} is deleted" in done.err) == (0, True), done.err
@@ -126,7 +128,7 @@ def test_a_process_that_is_killed_in_a_deletion_leaves_it_to_the_next_one(
     gangs: Gangs, world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     ticket = ended(gangs, f"facts {step}")
-    folder, copies = folder_of(world, gangs, ticket), copies_of(gangs, ticket)
+    folder, copies = folder_of(world, gangs, ticket), copies_of(gangs.hook.settings.checkpoint_dir, ticket)
     gangs.hook.store.deletions.begin(ticket.experiment_id, "ann")
 
     def killed(*_args: object, **_options: object) -> None:

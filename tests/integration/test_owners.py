@@ -1,4 +1,4 @@
-"""The owner of an experiment, as a task of a real Airflow sees it: by API, command, parent run, schedule and backfill."""
+"""The owner of an experiment, as a task of a real Airflow sees it: API, command, parent run, schedule, backfill."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def owner(airflow: Standalone, dag_id: str, run_id: str) -> Any:
-    assert airflow.wait(dag_id, run_id) == "success"
+    state = airflow.wait(dag_id, run_id)
+    assert state == "success", airflow.log(dag_id, run_id, "owner")
     return airflow.xcom(dag_id, run_id, "owner")
 
 
