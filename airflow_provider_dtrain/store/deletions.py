@@ -208,7 +208,7 @@ def _refusal(conn: Connection, row: Any) -> str:
     )
     if live or row.state == "running":
         trials_text = f" ({live} trial{'' if live == 1 else 's'} left)" if live else ""
-        return f"Experiment {row.id} has not ended{trials_text}. Stop or kill it first: experiments kill {row.id}"
+        return f"Experiment {row.id} has not ended{trials_text}. Stop or kill it first."
     held = (
         sa.select(allocation_slots.c.host)
         .join(attempts, attempts.c.allocation_id == allocation_slots.c.allocation_id)

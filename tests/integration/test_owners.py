@@ -29,11 +29,11 @@ def owner():
 START = pendulum.datetime(2026, 1, 1)
 with DAG("owned", schedule=None, default_args={"owner": "team"}):
     owner()
-with DAG("timed", schedule="@once", start_date=START, default_args={"owner": "team"}):
+with DAG("timed", schedule="@once", start_date=START, is_paused_upon_creation=True, default_args={"owner": "team"}):
     owner()
 with DAG("daily", schedule="@daily", start_date=START, catchup=False, end_date=START, default_args={"owner": "team"}):
     owner()
-with DAG("ownerless", schedule="@once", start_date=START):
+with DAG("ownerless", schedule="@once", start_date=START, is_paused_upon_creation=True):
     owner()
 with DAG("parent", schedule=None, default_args={"owner": "team"}):
     TriggerDagRunOperator(task_id="start", trigger_dag_id="owned", trigger_run_id="child")
@@ -60,7 +60,14 @@ def owner(airflow: Standalone, dag_id: str, run_id: str) -> Any:
     return airflow.xcom(dag_id, run_id, "owner")
 
 
+def airflow_dags(airflow: Standalone) -> set[str]:
+    return {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
+
+
 def only_run(airflow: Standalone, dag_id: str) -> str:
+    # Its DAG is paused until now, because a scheduler may start tasks before the API server answers them.
+    wait_until(lambda: dag_id in airflow_dags(airflow), timeout_s=120, what=dag_id)
+    airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
     runs = wait_until(lambda: airflow.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"], timeout_s=120, what=dag_id)
     return str(runs[0]["dag_run_id"])
 

@@ -15,7 +15,7 @@ interface Props {
 /** Actions on the selected rows. */
 export const BulkBar = ({ count, archived, onOffer, onClear }: Props) => (
   <HStack aria-label="Actions on the selected experiments" bg="bg.subtle" borderRadius="md" gap={2} mb={2} p={2} role="toolbar" wrap="wrap">
-    <Text fontWeight="medium">{plural(count, "experiment")} selected</Text>
+    <Text fontSize="sm" fontWeight="medium">{plural(count, "experiment")} selected</Text>
     {offersOf(archived).map((offer) => (
       <Button colorPalette={offer.dangerous === true ? "danger" : "brand"} key={offer.action} onClick={() => onOffer(offer)} size="xs" variant="outline">
         <Icon name={offer.icon} /> {offer.verb}
