@@ -63,6 +63,7 @@ export const ExperimentsPage = () => {
   const mayChangePriority = me?.may_change_hosts ?? false;
   const mayStart = me?.starting.may_trigger ?? false;
   const { refresh } = rows;
+  const mayAct = rows.answer?.rows.some(({ may_edit }) => may_edit) ?? false;
   const columns = useMemo(
     () =>
       experimentColumns({
@@ -126,7 +127,7 @@ export const ExperimentsPage = () => {
           </Button>
         ) : null}
       </HStack>
-      {selected.size === 0 ? null : (
+      {selected.size === 0 || !mayAct ? null : (
         <BulkBar archived={view.archived} count={selected.size} onClear={() => setView({ selected: [] })} onOffer={(offer) => setBulk({ offer, ids: [...selected] })} />
       )}
       <DataTable
@@ -140,7 +141,7 @@ export const ExperimentsPage = () => {
         onSort={(sort) => setView({ sort })}
         rowKey={keyOf}
         rows={owner === null ? { ...rows, loading: true } : rows}
-        selected={selected}
+        selected={mayAct ? selected : undefined}
         sort={view.sort}
         what="Experiments"
       />
