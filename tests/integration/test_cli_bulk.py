@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_dtrain.engine.operations.execution import serve
 from airflow_provider_dtrain.engine.upkeep import deletion
 from airflow_provider_dtrain.engine.upkeep.deletion import remove_marked
+from airflow_provider_dtrain.store.records.operations import OperationKind, Through
 from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.cli_world import World
 from tests.support.gangs import Gangs, until
@@ -142,3 +144,16 @@ def test_a_process_that_is_killed_in_a_deletion_leaves_it_to_the_next_one(
     (found,) = remove_marked(gangs.hook)
     assert found.problems == []
     assert (folder.exists(), copies.exists(), gangs.hook.store.deletions.pending()) == (False, False, [])
+
+
+def test_the_dag_for_operations_removes_what_a_user_of_the_api_has_deleted(gangs: Gangs, world: World) -> None:
+    ticket = ended(gangs, "facts 5")
+    folder, store = folder_of(world, gangs, ticket), gangs.hook.store
+    store.deletions.begin(ticket.experiment_id, "ann")
+    arguments = {"trials": [], "experiments": [ticket.experiment_id], "command": "gc"}
+    number = store.operations.request(OperationKind.CONTROL, None, arguments, by="ann", through=Through.DAG)
+    serve(gangs.hook, store.operations.get(number))
+    found = store.operations.get(number)
+    assert (found.state, found.error) == ("done", None)
+    assert f"Experiment {ticket.experiment_id} is deleted" in found.result["deleted"][0]
+    assert (folder.exists(), store.deletions.pending()) == (False, [])
