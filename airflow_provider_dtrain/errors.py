@@ -6,6 +6,7 @@
     ├── UserError                      kind = user
     │   ├── ConfigError                all problems of a document at once
     │   │   └── UnsupportedFieldError  the field is known, its feature is not implemented yet
+    │   ├── ExpressionError            a filter expression cannot be read; carries the place
     │   ├── SubmissionRefusedError     an external scheduler refuses a job for good
     │   ├── JobFailedError             the external job of a gang ended by a fault of the user's code or setup
     │   ├── UnplaceableError           no set of the pool's hosts can ever serve the request
@@ -77,6 +78,8 @@ Kind = Literal["user", "platform", "infra"]
 SHOWN_PROBLEMS = 100
 #: Maximum length of the path of a problem, in characters.
 PATH_LIMIT = 200
+#: Characters of a filter expression that its error shows, before and from the place of the error.
+_SHOWN_BEFORE, _SHOWN_AFTER = 40, 30
 
 
 def _shown_path(path: str) -> str:
@@ -141,6 +144,23 @@ class ConfigError(UserError):
 
 class UnsupportedFieldError(ConfigError):
     """The document uses a field whose feature this version does not implement."""
+
+
+class ExpressionError(UserError):
+    """A filter expression cannot be read.
+
+    :param message: the reason, in words
+    :param source: the expression
+    :param at: index of the character at which it cannot be read
+    """
+
+    def __init__(self, message: str, source: str, at: int) -> None:
+        self.at = at
+        start = max(0, at - _SHOWN_BEFORE)
+        shown = "".join(c if c.isprintable() else " " for c in source[start : at + _SHOWN_AFTER])
+        super().__init__(
+            f"The expression is wrong at character {at + 1}: {message}\n  {shown}\n  {' ' * (at - start)}^"
+        )
 
 
 class UnplaceableError(UserError):

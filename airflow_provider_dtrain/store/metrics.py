@@ -27,6 +27,7 @@ from airflow_provider_dtrain.store.database.moments import moment
 from airflow_provider_dtrain.store.database.rows import AttemptRow, record_of
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, checkpoints, configs, metrics, trials
 from airflow_provider_dtrain.store.database.transactions import Database, bump, reads, writes
+from airflow_provider_dtrain.store.latest_metrics import keep_latest
 from airflow_provider_dtrain.store.records.trials import CheckpointView
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
@@ -304,6 +305,8 @@ def add_metrics(
     ]
     if rows:
         statements.add(conn, metrics, *rows)
+    if rows and not rank:
+        keep_latest(conn, attempt.trial_id, rows)
 
 
 def add_checkpoint(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], *, at: datetime) -> None:

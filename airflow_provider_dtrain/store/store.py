@@ -53,6 +53,8 @@ from airflow_provider_dtrain.store.queue.explain import QueueView
 from airflow_provider_dtrain.store.queue.requests import Queue
 from airflow_provider_dtrain.store.records.trials import StoreCheck
 from airflow_provider_dtrain.store.recovery import Recovery
+from airflow_provider_dtrain.store.run_table.table import RunTable
+from airflow_provider_dtrain.store.run_views import RunViews
 from airflow_provider_dtrain.store.searches import Searches
 from airflow_provider_dtrain.store.shards import Shards
 from airflow_provider_dtrain.store.stragglers import Stragglers
@@ -115,6 +117,8 @@ class Store:
         self.experiment_table = ExperimentTable(db)
         self.trial_table = TrialTable(db)
         self.rung_page = RungPage(db)
+        self.run_table = RunTable(db)
+        self.run_views = RunViews(db)
         self.curves = Curves(db)
         self.lookup = LookupPage(db)
         self.labels = LabelStore(db)

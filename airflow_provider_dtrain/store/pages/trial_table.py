@@ -36,6 +36,8 @@ from airflow_provider_dtrain.store.records.pages import (
     TrialQuery,
 )
 from airflow_provider_dtrain.store.records.trials import TaskView
+from airflow_provider_dtrain.store.run_table.fact_columns import REPLACED
+from airflow_provider_dtrain.store.run_table.table import matching_ids
 from airflow_provider_dtrain.store.trial_progress import running_progress
 from airflow_provider_dtrain.store.views import trial_views
 
@@ -58,6 +60,8 @@ class TrialTable:
         :raises UserError: a database cannot look up the name of the hyperparameter
         """
         where = _matching(query)
+        if query.where is not None:
+            where.append(trials.c.id.in_(matching_ids(conn, query.where, self.db.now())))
         total = int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*where)) or 0)
         ordered = _ids_in_order(conn, query, where)
         ids = list(conn.scalars(ordered.limit(query.limit).offset(query.offset)))
@@ -352,8 +356,7 @@ def _current(experiment_id: int | None) -> list[sa.ColumnElement[bool]]:
     :param experiment_id: None = trials of all experiments
     """
     if experiment_id is None:
-        newer = (searches.c.experiment_id == trials.c.experiment_id, searches.c.id > trials.c.search_id)
-        return [trials.c.cleared_at.is_(None), sa.not_(sa.exists().where(*newer))]
+        return [sa.not_(REPLACED)]
     of_experiment = sa.select(sa.func.max(searches.c.id)).where(searches.c.experiment_id == experiment_id)
     of_plan = sa.or_(trials.c.search_id.is_(None), trials.c.search_id == of_experiment.scalar_subquery())
     return [trials.c.experiment_id == experiment_id, trials.c.cleared_at.is_(None), of_plan]

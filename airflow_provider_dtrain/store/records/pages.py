@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from airflow_provider_dtrain.core.expressions.tree import Expression
 from airflow_provider_dtrain.core.lifecycle.control import Archived
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, ExperimentState, HostState, TrialState
 from airflow_provider_dtrain.core.scheduling.model import SlotType
@@ -238,6 +239,8 @@ class TrialQuery:
     states: Sequence[TrialState] = ()
     #: Trials that have all of these.
     tags: Sequence[str] = ()
+    #: Filter expression; None = all.
+    where: Expression | None = None
     #: True: also trials that a newer trial of their task, or a newer plan, has replaced.
     with_replaced: bool = False
     sort: TrialOrder = "number"

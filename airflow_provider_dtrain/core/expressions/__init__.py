@@ -1,0 +1,1 @@
+"""Filter expressions over trials: their language, its names and its parser."""

@@ -1,0 +1,207 @@
+"""The table of runs, and its saved views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
+
+from airflow_provider_dtrain.core.expressions.names import ALL_PARAMS, FACTS, Kind, Name
+from airflow_provider_dtrain.core.expressions.parser import parse_expression, parse_group, parse_name, similar
+from airflow_provider_dtrain.core.expressions.tree import Expression, names_of
+from airflow_provider_dtrain.core.plain_data import plain_data
+from airflow_provider_dtrain.errors import UserError
+from airflow_provider_dtrain.resources.runs import (
+    Run,
+    RunChart,
+    RunFact,
+    RunFigures,
+    RunGroup,
+    RunGroupPage,
+    RunNames,
+    RunPage,
+    RunView,
+)
+from airflow_provider_dtrain.store.records.runs import GroupPageQuery, Measure, RunPageQuery
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.store.queries.rights import Rights
+    from airflow_provider_dtrain.store.records.runs import StoredView
+    from airflow_provider_dtrain.store.store import Store
+
+#: Most columns of a table, and names by which trials are grouped.
+COLUMNS_MOST: Final = 40
+GROUPED_MOST: Final = 8
+
+
+def condition(where: str) -> Expression | None:
+    """Return the parsed form of a filter, None for an empty one.
+
+    :raises ExpressionError: it cannot be read
+    """
+    return parse_expression(where) if where.strip() else None
+
+
+def run_page(
+    store: Store,
+    rights: Rights,
+    *,
+    where: str = "",
+    columns: Sequence[str] = (),
+    sort: str = "",
+    descending: bool = True,
+    with_replaced: bool = False,
+    limit: int = 100,
+    offset: int = 0,
+) -> RunPage:
+    """Return one page of the trials that the user may read.
+
+    :param where: filter expression; empty: all
+    :param columns: names as they are written in expressions
+    :param sort: name that orders the trials; empty: the time of the submission
+    :raises ExpressionError: an expression or a name cannot be read
+    :raises UserError: the trials cannot be ordered by the name
+    """
+    names = [parse_name(one) for one in columns]
+    query = RunPageQuery(
+        where=condition(where),
+        dags=rights.readable(store),
+        with_replaced=with_replaced,
+        columns=names,
+        sort=parse_name(sort) if sort else None,
+        descending=descending,
+        limit=limit,
+        offset=offset,
+    )
+    entries, total = store.run_table.page(query)
+    rows = [
+        Run(
+            trial_id=one.trial_id,
+            name=one.name,
+            number=one.number,
+            experiment_id=one.experiment_id,
+            experiment=one.experiment,
+            state=one.state,
+            values=[plain_data(value) for value in one.values],
+        )
+        for one in entries
+    ]
+    hint = None if total or query.where is None else _hint(store, query)
+    return RunPage(rows=rows, total=total, columns=[str(one) for one in names], hint=hint)
+
+
+def _hint(store: Store, query: RunPageQuery) -> str | None:
+    """Return a sentence about the first name of a filter that no trial has."""
+    assert query.where is not None
+    used = store.run_table.names(query.dags)
+    known: Mapping[str, Sequence[Name]] = {"params": used.params, "metrics": used.metrics}
+    for name in names_of(query.where):
+        if name.space != "fact" and name not in known[name.space]:
+            close = similar(str(name), [str(one) for one in (*used.params, *used.metrics)])
+            return f"No trial has {name}." + (f" Did you mean {close}?" if close else "")
+    return None
+
+
+def group_page(
+    store: Store,
+    rights: Rights,
+    *,
+    by: Sequence[str],
+    where: str = "",
+    columns: Sequence[str] = (),
+    sort: str = "",
+    descending: bool = True,
+    with_replaced: bool = False,
+    limit: int = 100,
+    offset: int = 0,
+) -> RunGroupPage:
+    """Return one page of groups of the trials that the user may read, with figures of the columns.
+
+    :param by: names with equal values in a group; ``params``: all hyperparameters
+    :param columns: names with numbers; the others have no figures
+    :param sort: a name of ``by``, or ``mean:NAME``, ``std:NAME``, ``min:NAME`` or ``max:NAME`` with one of
+        ``columns``; empty: the number of trials
+    :raises ExpressionError: an expression or a name cannot be read
+    :raises UserError: the trials cannot be grouped or ordered by a name
+    """
+    groups = [parse_group(one) for one in by]
+    numbers = [one for one in map(parse_name, columns) if one.kind in (Kind.NUMBER, Kind.ANY)]
+    measure, name = _order(sort)
+    query = GroupPageQuery(
+        where=condition(where),
+        dags=rights.readable(store),
+        with_replaced=with_replaced,
+        by=groups,
+        columns=numbers,
+        sort=name,
+        measure=measure,
+        descending=descending,
+        limit=limit,
+        offset=offset,
+    )
+    entries, total = store.run_table.groups(query)
+    rows = [
+        RunGroup(
+            keys=[plain_data(value) for value in one.keys],
+            trials=one.count,
+            figures=[RunFigures(**vars(figures)) for figures in one.figures],
+        )
+        for one in entries
+    ]
+    written = [ALL_PARAMS if one is None else str(one) for one in groups]
+    return RunGroupPage(rows=rows, total=total, by=written, columns=[str(one) for one in numbers])
+
+
+def _order(sort: str) -> tuple[Measure | None, Name | None]:
+    if not sort:
+        return "count", None
+    measure, colon, name = sort.partition(":")
+    if colon and measure in get_args(Measure):
+        return cast("Measure", measure), parse_name(name)
+    return None, parse_group(sort)
+
+
+def run_names(store: Store, rights: Rights) -> RunNames:
+    """Return the names that expressions over the trials of the user may have."""
+    used = store.run_table.names(rights.readable(store))
+    facts = [
+        RunFact(name=name, kind=one.kind, meaning=one.meaning, choices=list(one.choices)) for name, one in FACTS.items()
+    ]
+    return RunNames(facts=facts, params=[str(one) for one in used.params], metrics=[str(one) for one in used.metrics])
+
+
+def check_view(where: str, columns: Sequence[str], by: Sequence[str], sort: str, charts: Sequence[RunChart]) -> None:
+    """Check that a view can be shown.
+
+    :raises ExpressionError: an expression or a name cannot be read
+    :raises UserError: a chart lacks the name of an axis
+    """
+    condition(where)
+    for name in columns:
+        parse_name(name)
+    for name in by:
+        parse_group(name)
+    if sort:
+        _order(sort.removeprefix("-"))
+    for chart in charts:
+        if parse_name(chart.y).space != "metrics" and chart.kind == "curves":
+            raise UserError(f"A chart of curves shows a metric, got {chart.y}.")
+        if chart.kind == "scatter":
+            parse_name(chart.x)
+
+
+def run_view(view: StoredView, user_id: str) -> RunView:
+    """Return a saved view as a user sees it."""
+    own: Mapping[str, Any] = view.definition
+    return RunView(
+        view_id=view.view_id,
+        name=view.name,
+        owner=view.owner,
+        is_own=view.owner_id == user_id,
+        is_shared=view.is_shared,
+        where=own["where"],
+        columns=own["columns"],
+        by=own["by"],
+        sort=own["sort"],
+        charts=[RunChart(**one) for one in own["charts"]],
+        changed_at=view.changed_at,
+    )
