@@ -47,6 +47,8 @@ class Rule(Enum):
     CHANGE_HOSTS = "edit connections"
     EXEC = "edit a DAG run and connections"
     START = "trigger the DAG that starts experiments"
+    #: Views of other users do not exist for a change.
+    OWN_VIEWS = "change own views"
 
     @property
     def meaning(self) -> str:
@@ -59,6 +61,7 @@ class Rule(Enum):
             Rule.CHANGE_HOSTS: "also: editing the connections of the hosts",
             Rule.EXEC: "also: editing the connections of the trial's hosts, and runs of the DAG that it belongs to",
             Rule.START: "also: triggering the DAG that starts experiments",
+            Rule.OWN_VIEWS: "access to the plugin; a user changes only views that they saved themselves",
         }[self]
 
 

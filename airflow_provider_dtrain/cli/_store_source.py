@@ -36,15 +36,17 @@ class StoreSource:
         self.rights = AllRights()
 
     def trials(
-        self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int
+        self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int, where: str = ""
     ) -> list[TrialSummary]:
         """Return trials, latest first."""
+        from airflow_provider_dtrain.store.queries.runs import condition
         from airflow_provider_dtrain.store.queries.trials import trial_page
 
         query = TrialQuery(
             experiment_id=experiment,
             states=() if state is None else (cast("TrialState", state),),
             tags=tags,
+            where=condition(where),
             with_replaced=True,
             sort="created_at",
             descending=True,

@@ -335,23 +335,31 @@ class ClientTrials:
         self._client = client
         self._experiment_id = experiment_id
 
-    def list(self, *, state: str | None = None, tags: Sequence[str] = (), limit: int = ROWS_MOST) -> list[TrialSummary]:
-        """Return trials, latest first."""
-        return self._client.source.trials(experiment=self._experiment_id, state=state, tags=tags, limit=limit)
+    def list(
+        self, *, where: str = "", state: str | None = None, tags: Sequence[str] = (), limit: int = ROWS_MOST
+    ) -> list[TrialSummary]:
+        """Return trials, latest first.
+
+        :param where: filter expression, such as ``metrics.accuracy > 0.9 and params.lr < 0.01``
+        :raises UserError: the expression cannot be read; the message has the place
+        """
+        own = self._experiment_id
+        return self._client.source.trials(experiment=own, state=state, tags=tags, limit=limit, where=where)
 
     def get(self, trial_id: int) -> Trial:
         """Return a trial."""
         return Trial(self._client, trial_id)
 
-    def frame(self) -> pandas.DataFrame:
+    def frame(self, *, where: str = "") -> pandas.DataFrame:
         """Return a data frame with a row per trial, by id, and a column ``hparams.NAME`` per hyperparameter.
 
+        :param where: filter expression; empty: all trials
         :raises ModuleNotFoundError: pandas is not installed
         """
         import pandas
 
         rows = []
-        for one in reversed(self.list()):
+        for one in reversed(self.list(where=where)):
             row = asdict(one)
             hparams = row.pop("hparams")
             rows.append({**row, **{f"hparams.{name}": value for name, value in _flat(hparams).items()}})

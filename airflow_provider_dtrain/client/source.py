@@ -47,11 +47,11 @@ class ServerSource:
         return self.session.get(f"/trials/{trial_id}/{name}", keep=self.keep, **parameters)
 
     def trials(
-        self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int
+        self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int, where: str = ""
     ) -> list[TrialSummary]:
         """Return trials, latest first."""
         latest = {"replaced": True, "sort": "created_at", "order": "desc", "limit": limit}
-        own = {"experiment_id": experiment, "state": state, "tag": list(tags)}
+        own = {"experiment_id": experiment, "state": state, "tag": list(tags), "where": where or None}
         return self.session.get("/trials", keep=self.keep, **own, **latest).record(TrialPage).rows
 
     def trial(self, trial_id: int) -> TrialDetail:

@@ -218,6 +218,12 @@ def trial(group: str) -> Group:
     which = Arg(("--group",), help="Only these metrics", choices=("training", "validation", "builtin"))
     paths = Arg(("path",), help="Paths, as 'trials outputs' lists them, or tensorboard (default: all)", nargs="*")
     to = Arg(("--to",), help="Target folder (default: ./trial-<id>)", metavar="DIR")
+    where = Arg(
+        ("--where",),
+        help="Only those that match a filter, such as 'metrics.loss < 0.5 and params.lr < 0.01'",
+        metavar="FILTER",
+        default="",
+    )
     of = Arg(("--experiment",), help="Only trials of this experiment (id)", type=a.count, metavar="EXPERIMENT")
     state = Arg(
         ("--state",),
@@ -228,7 +234,7 @@ def trial(group: str) -> Group:
         name=group,
         help="Trials" + (" (short for: trials)" if group == "t" else ""),
         commands=(
-            reads("trials", "list", "List trials", of, state, a.WITH_TAGS, _LIMIT, function="list_trials"),
+            reads("trials", "list", "List trials", of, state, a.WITH_TAGS, where, _LIMIT, function="list_trials"),
             reads("trials", "describe", "Show a trial, what it was made of, its ranks and checkpoints", a.TRIAL),
             reads(
                 "provenance",

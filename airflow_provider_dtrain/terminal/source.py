@@ -22,9 +22,12 @@ class Source(Protocol):
     """The store, or a server that reads it. An id that does not exist raises NotFoundError."""
 
     def trials(
-        self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int
+        self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int, where: str = ""
     ) -> list[TrialSummary]:
-        """Return trials, latest first."""
+        """Return trials, latest first.
+
+        :param where: filter expression; empty: all
+        """
 
     def trial(self, trial_id: int) -> TrialDetail:
         """Return a trial."""

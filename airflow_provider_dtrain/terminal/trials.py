@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 
 def list_trials(args: Namespace, source: Source) -> None:
     """List trials, latest first."""
-    found = source.trials(experiment=args.experiment, state=args.state, tags=args.tag or (), limit=args.limit)
-    is_filtered = args.experiment is not None or args.state or args.tag
+    found = source.trials(
+        experiment=args.experiment, state=args.state, tags=args.tag or (), limit=args.limit, where=args.where
+    )
+    is_filtered = args.experiment is not None or args.state or args.tag or args.where
     empty = "No trial has these properties." if is_filtered else "No trials. A task with TrialOperator creates one."
     show(args, trial_rows(args, found), empty=empty)
     if found:

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from airflow_provider_dtrain.api.bounds import Id, Offset, StateFilter, TagFilter
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.routes.runs import Where
 from airflow_provider_dtrain.api.rows import ERRORS, Order, Search
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
@@ -18,6 +19,7 @@ from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.trials import TrialPage
 from airflow_provider_dtrain.store.queries.experiments import plan_config
 from airflow_provider_dtrain.store.queries.rights import readable_plan
+from airflow_provider_dtrain.store.queries.runs import condition
 from airflow_provider_dtrain.store.queries.trials import trial_page
 from airflow_provider_dtrain.store.records.pages import TrialOrder, TrialQuery
 from airflow_provider_dtrain.store.records.trials import Config
@@ -36,6 +38,7 @@ def trials(
     q: Search = "",
     state: StateFilter = None,
     tag: TagFilter = None,
+    where: Where = "",
     replaced: Annotated[bool, Query(description="also trials of cleared tasks and older plans")] = False,
     sort: Annotated[str, Query(max_length=500, description="a column, or hparams.<name>")] = "number",
     order: Order = "asc",
@@ -51,6 +54,7 @@ def trials(
         text=q,
         states=tuple(state or ()),
         tags=tuple(tag or ()),
+        where=condition(where),
         with_replaced=replaced,
         **ordered_by(sort, config),
         descending=order == "desc",
