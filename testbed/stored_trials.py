@@ -31,6 +31,7 @@ _COPIED = (
     "events",
     "ranks",
     "metrics",
+    "latest_metrics",
     "checkpoints",
     "rung_entries",
     "timeline",
