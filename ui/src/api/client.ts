@@ -151,7 +151,7 @@ export const fetchData = async <T>(path: string, etag: string | null, signal: Ab
 };
 
 /** Carry out an action. The header keeps pages of other sites from sending it. */
-export const send = async <T>(method: "PATCH" | "POST", path: string, body?: unknown): Promise<T> => {
+export const send = async <T>(method: "DELETE" | "PATCH" | "POST" | "PUT", path: string, body?: unknown): Promise<T> => {
   const headers: Record<string, string> = { Accept: "application/json", "X-Dtrain": "1" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const response = await request(path, { method, headers, body: body === undefined ? null : JSON.stringify(body) });

@@ -7,6 +7,7 @@ import { EditorPage } from "../pages/editor/EditorPage";
 import { ExperimentPage } from "../pages/experiment/ExperimentPage";
 import { ExperimentsPage } from "../pages/experiments/ExperimentsPage";
 import { QueuePage } from "../pages/queue/QueuePage";
+import { RunsPage } from "../pages/runs/RunsPage";
 import { TrialPage } from "../pages/trial/TrialPage";
 
 /** One page. A segment of its path that begins with a colon is passed as a property. */
@@ -29,6 +30,7 @@ export const PAGES: readonly Page[] = [
   { path: "experiments/new", title: "New experiment", component: EditorPage, nav: null, within: "Experiments" },
   { path: "experiments/:id", title: "Experiment", component: ExperimentPage, nav: null, within: "Experiments" },
   { path: "trials/:id", title: "Trial", component: TrialPage, nav: null, within: "Experiments" },
+  { path: "runs", title: "Runs", component: RunsPage, nav: "Runs" },
   { path: "compare", title: "Compare", component: ComparePage, nav: "Compare" },
 ];
 
