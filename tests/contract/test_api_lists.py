@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.each_change]
 USUAL, MANY = 20, 20_000
 #: CPU seconds of all threads of this process and of the backends for one request, and growth of memory.
 CPU_MOST_S, MEMORY_MOST_BYTES, BACKEND_MOST_BYTES = 4.0, 64 << 20, 48 << 20
-PATHS = {"experiment_id": 1, "trial_id": 1, "name": "a", "index": 0}
+PATHS = {"experiment_id": 1, "trial_id": 1, "name": "a", "index": 0, "view_id": 1}
 CONFIG = "name: mine\nentrypoint: python train.py\nresources: {pool: gpus, slots_per_trial: 1}\n"
 
 

@@ -83,8 +83,9 @@ def test_both_databases_find_the_trials_that_an_expression_means(store, rows, ex
     assert found(store, expression) == [row["trial"] for row in rows if matches(row, expression)]
 
 
-@pytest.mark.parametrize("name", NAMES, ids=str)
-def test_each_comparison_agrees_at_the_values_that_occur(store, rows, name: Name) -> None:
+@pytest.mark.parametrize("written", ["params.lr", "metrics.loss", "created", "name"])
+def test_each_comparison_agrees_at_the_values_that_occur(store, rows, written: str) -> None:
+    name = parse_name(written)
     known = {str(value): value for row in rows if not isinstance(value := value_of(row, name), dict | list)}
     for value in list(known.values())[:20]:
         kept = float(value) if isinstance(value, int) and not isinstance(value, bool) else value

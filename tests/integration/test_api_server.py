@@ -40,6 +40,7 @@ LEAST = {
     Rule.READ: "viewer",
     Rule.READ_LOGS: "viewer",
     Rule.FETCH: "viewer",
+    Rule.OWN_VIEWS: "viewer",
     Rule.EDIT_DAG: "user",
     Rule.START: "user",
     Rule.EXEC: "op",

@@ -31,7 +31,7 @@ SEARCH = {
 }
 QUERIES = {
     "/lookup": "dag_id=d&run_id=r", "/curves": "metric=loss&trial=1", "/compare": "trial=1&trial=2",
-    "/trials/{trial_id}/outputs/download": "path=x",
+    "/trials/{trial_id}/outputs/download": "path=x", "/runs/groups": "by=params.lr",
 }  # fmt: skip
 CONFIG = {"config": "name: x\nentrypoint: python t.py\n"}
 BODIES = {
@@ -39,6 +39,8 @@ BODIES = {
     "/experiments": CONFIG,
     "/experiments/actions": {"action": "tag", "experiment_ids": [1], "tags": ["a"]},
     "/code": {},
+    "/runs/views": {"name": "v"},
+    "/runs/views/{view_id}": {"name": "v"},
     **{f"/operations/{kind}": {"trial_id": 1} for kind in ("log", "stacks", "outputs")},
     "/operations/checkpoint": {"trial_id": 1, "checkpoint_id": 1},
     "/operations/exec": {"trial_id": 1, "argv": ["true"]},
@@ -108,6 +110,7 @@ def concrete(path: str, **ids: object) -> str:
         "allocation_id": 3,
         "digest": "0" * 64,
         "operation_id": 1,
+        "view_id": 1,
     }
     query = QUERIES.get(path.removeprefix("/api/v1"))
     for name, value in {**known, **ids}.items():

@@ -96,8 +96,10 @@ def _hint(store: Store, query: RunPageQuery) -> str | None:
     known: Mapping[str, Sequence[Name]] = {"params": used.params, "metrics": used.metrics}
     for name in names_of(query.where):
         if name.space != "fact" and name not in known[name.space]:
-            close = similar(str(name), [str(one) for one in (*used.params, *used.metrics)])
-            return f"No trial has {name}." + (f" Did you mean {close}?" if close else "")
+            # Without the namespace, which makes all of them similar.
+            written = {".".join(one.path): one for one in (*used.params, *used.metrics)}
+            close = similar(".".join(name.path), list(written))
+            return f"No trial has {name}." + (f" Did you mean {written[close]}?" if close else "")
     return None
 
 
