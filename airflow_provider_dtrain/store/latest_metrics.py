@@ -13,7 +13,7 @@ from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import NON_FINITE
 from airflow_provider_dtrain.store.database.run_tables import latest_metrics
 
-#: Most names of a trial that are kept, and characters of one: the training library reports no more.
+#: Most names of a trial that are kept, and characters of one, as in the training library.
 NAMES_MOST: Final = 1000
 NAME_CHARS: Final = 256
 _GROUPS: Final = ("validation", "training")

@@ -123,9 +123,9 @@ def test_rows_names_groups_and_files_have_only_trials_that_the_user_may_read(sto
         conn.execute(trials.update().where(trials.c.id.in_(theirs)).values(hparams={"secret": 1}, is_drawn=True))
     assert "params.secret" not in api.get("/runs/names")["params"]
     assert "params.secret" in Api(store).get("/runs/names")["params"]
-    nobodys = Api(store, readable=set(), hosts=False)
-    assert nobodys.get("/runs", replaced=True)["total"] == 0
-    assert nobodys.get("/runs/names")["metrics"] == []
+    of_none = Api(store, readable=set(), hosts=False)
+    assert of_none.get("/runs", replaced=True)["total"] == 0
+    assert of_none.get("/runs/names")["metrics"] == []
 
 
 @SQLITE
