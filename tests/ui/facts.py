@@ -67,6 +67,12 @@ PAGES = (
     Facts("hostile-trial", "/plugin/dtrain/trials/{trial HOSTILE/2}", (
         HOSTILE_METRIC, "ValueError: <script>window.hacked=1</script>",
     )),
+    Facts("runs", "/plugin/dtrain/runs?where=tag+%3D+%22paper%22&columns=experiment&columns=params.lr&columns=tag", (
+        "32 trials", "cifar10-asha", "params.lr", "paper",
+    )),
+    Facts("runs-groups", "/plugin/dtrain/runs?where=metrics.accuracy+!%3D+null&by=params.optimizer&columns=best", (
+        "best: mean ± std", "adamw", "Group by",
+    )),
     Facts("compare", "/plugin/dtrain/compare?trial={trial cifar10-asha/0}&trial={trial cifar10-asha/2}", (
         "Compare 2 trials", "Number in its experiment", "global_batch_size", "The same, and not shown",
     )),
