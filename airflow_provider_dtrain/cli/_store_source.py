@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle.states import TrialState
     from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
     from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
+    from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
     from airflow_provider_dtrain.resources.gangs import GangSummary
     from airflow_provider_dtrain.resources.hosts import Cluster
     from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -65,6 +66,18 @@ class StoreSource:
         from airflow_provider_dtrain.store.queries.ranks import ranks_of
 
         return ranks_of(self.store, self.rights, trial_id)
+
+    def failure(self, trial_id: int) -> TrialFailure:
+        """Return why a trial failed, what has changed since the last good run, and what to try."""
+        from airflow_provider_dtrain.store.queries.failures import trial_failure
+
+        return trial_failure(self.store, self.rights, trial_id)
+
+    def failures(self, experiment_id: int) -> ExperimentFailures:
+        """Return the failed trials of an experiment by cause."""
+        from airflow_provider_dtrain.store.queries.failures import experiment_failures
+
+        return experiment_failures(self.store, self.rights, experiment_id)
 
     def provenance(self, trial_id: int) -> TrialProvenance:
         """Return what the latest attempt of a trial was made of."""

@@ -37,6 +37,8 @@ from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
 from airflow_provider_dtrain.resources.bulk import Freed
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
+from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -275,6 +277,10 @@ class Experiment:
             f"Experiment {self.id} has no best trial: its configuration has no searcher.metric to compare trials."
         )
 
+    def failures(self) -> ExperimentFailures:
+        """Return its failed trials by cause."""
+        return self._client.source.failures(self.id)
+
     def pause(self) -> None:
         """Let its trials save checkpoints and release their slots."""
         self._act("pause")
@@ -389,6 +395,13 @@ class Trial:
     def describe(self) -> TrialDetail:
         """Return its record."""
         return self._client.source.trial(self.id)
+
+    def failure(self) -> TrialFailure:
+        """Return why it failed, what has changed since the last good run, and what to try.
+
+        :raises NotFoundError: it has not failed
+        """
+        return self._client.source.failure(self.id)
 
     def provenance(self) -> TrialProvenance:
         """Return what it was made of: code, packages, devices."""

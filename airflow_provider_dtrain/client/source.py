@@ -9,12 +9,8 @@ from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-from airflow_provider_dtrain.resources.experiments import (
-    ExperimentDetail,
-    ExperimentFilter,
-    ExperimentPage,
-    ExperimentSummary,
-)
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentPage, ExperimentSummary
+from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogPiece
@@ -61,6 +57,14 @@ class ServerSource:
     def ranks(self, trial_id: int) -> AttemptRanks:
         """Return the processes of the latest attempt of a trial."""
         return self._of_trial(trial_id, "ranks").record(AttemptRanks)
+
+    def failure(self, trial_id: int) -> TrialFailure:
+        """Return why a trial failed, what has changed since the last good run, and what to try."""
+        return self._of_trial(trial_id, "failure").record(TrialFailure)
+
+    def failures(self, experiment_id: int) -> ExperimentFailures:
+        """Return the failed trials of an experiment by cause."""
+        return self.session.get(f"/experiments/{experiment_id}/failures", keep=self.keep).record(ExperimentFailures)
 
     def provenance(self, trial_id: int) -> TrialProvenance:
         """Return what the latest attempt of a trial was made of."""

@@ -30,6 +30,7 @@ from airflow_provider_dtrain.store.deletions import Deletions
 from airflow_provider_dtrain.store.events import Events
 from airflow_provider_dtrain.store.experiments import Experiments
 from airflow_provider_dtrain.store.external_jobs import ExternalJobs
+from airflow_provider_dtrain.store.failures import Failures
 from airflow_provider_dtrain.store.gangs import Gangs
 from airflow_provider_dtrain.store.garbage_collection import Retention
 from airflow_provider_dtrain.store.host_rates import HostRates
@@ -125,6 +126,7 @@ class Store:
         self.places = Places(db)
         self.deletions = Deletions(db)
         self.provenance = Provenance(db)
+        self.failures = Failures(db)
         #: Marks of the notifications that were sent.
         self.notifications = Notifications(db)
         #: Work on hosts that users request through the API.

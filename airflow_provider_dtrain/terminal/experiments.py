@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE
 from airflow_provider_dtrain.core.search.value_text import value_text
 from airflow_provider_dtrain.resources.experiments import ExperimentFilter
+from airflow_provider_dtrain.terminal.failures import experiment_failure_lines
 from airflow_provider_dtrain.terminal.output import dump, hint, is_table, short_time, show, show_one
 
 if TYPE_CHECKING:
@@ -72,11 +73,14 @@ def state_text(one: ExperimentSummary) -> str:
 def describe(args: Namespace, source: Source) -> None:
     """Show an experiment with its share of the queue."""
     found = source.experiment(args.experiment_id)
+    failures = source.failures(args.experiment_id)
     if is_table(args):
-        show_one(args, _described(found), with_empty=False)
+        show_one(args, {**_described(found), **experiment_failure_lines(failures)}, with_empty=False)
     else:
-        dump(args.output, asdict(found))
-    if found.best_trial is not None:
+        dump(args.output, {**asdict(found), "failures": asdict(failures)})
+    if failures.is_most and failures.groups:
+        hint(f"airflow dtrain trials describe {failures.groups[0].trials[0]}")
+    elif found.best_trial is not None:
         hint(f"airflow dtrain trials describe {found.best_trial}")
     else:
         hint("airflow dtrain trials list")

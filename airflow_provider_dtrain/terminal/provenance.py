@@ -123,6 +123,12 @@ def _row(one: Difference, columns: Sequence[str]) -> dict[str, Any]:
     return {"what": f"{one.subject} {one.name}".rstrip(), **values}
 
 
+def change_text(one: Difference) -> str:
+    """Return a difference between two things in a line: ``packages torch: 2.12.0 -> 2.13.0``."""
+    before, after = (_cell(value, one) for value in one.values)
+    return f"{f'{one.subject} {one.name}'.rstrip()}: {before} -> {after}"
+
+
 def _cell(value: str | None, one: Difference) -> str:
     if value is None:
         return "unknown" if one.is_unknown else "-"

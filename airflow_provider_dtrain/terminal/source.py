@@ -7,6 +7,8 @@ from typing import Protocol
 
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
+from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -34,6 +36,12 @@ class Source(Protocol):
 
     def ranks(self, trial_id: int) -> AttemptRanks:
         """Return the processes of the latest attempt of a trial."""
+
+    def failure(self, trial_id: int) -> TrialFailure:
+        """Return why a trial failed, what has changed since the last good run, and what to try."""
+
+    def failures(self, experiment_id: int) -> ExperimentFailures:
+        """Return the failed trials of an experiment by cause."""
 
     def provenance(self, trial_id: int) -> TrialProvenance:
         """Return what the latest attempt of a trial was made of."""

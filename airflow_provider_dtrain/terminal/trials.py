@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_
 from airflow_provider_dtrain.core.lifecycle.trial_text import progress_text
 from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.core.search.value_text import value_text
+from airflow_provider_dtrain.terminal.failures import failure_lines
 from airflow_provider_dtrain.terminal.jobs import job_line, use_line
 from airflow_provider_dtrain.terminal.output import (
     cell,
@@ -110,11 +111,13 @@ def describe(args: Namespace, source: Source) -> None:
     provenance = source.provenance(args.trial_id)
     ranks = source.ranks(args.trial_id).rows
     reproductions = source.reproductions(args.trial_id)
+    failure = None if trial.failure is None else source.failure(args.trial_id)
     # A refused checkpoint counts as removed: nothing of it is used.
     found = source.checkpoints(args.trial_id).rows
     present = [one for one in found if one.removed_at is None or one.refused is not None]
     if not is_table(args):
         parts = {
+            "cause": None if failure is None else asdict(failure),
             "provenance": asdict(provenance),
             "ranks": [_rank_facts(one) for one in ranks],
             "checkpoints": [asdict(one) for one in present if one.refused is None],
@@ -126,7 +129,9 @@ def describe(args: Namespace, source: Source) -> None:
     of = reproductions.of
     own = {"reproduces": of and f"trial {of.original_id}", "reproduction": of and of.text}
     again = {"reproduced": {f"trial {one.trial_id}": one.text for one in reproductions.by}}
-    show_one(args, {**_described(trial), **provenance_lines(provenance), **own, **again}, with_empty=False)
+    causes = {} if failure is None else failure_lines(failure)
+    lines = {**_described(trial), **provenance_lines(provenance), **own, **again, **causes}
+    show_one(args, lines, with_empty=False)
     usable = [one for one in present if one.refused is None]
     for rows in ([_rank(one) for one in ranks], [_checkpoint(one) for one in usable]):
         if rows:
@@ -184,7 +189,6 @@ def _described(trial: TrialDetail) -> dict[str, Any]:
         "slow_ranks": straggler_lines(trial.stragglers),
         "limits": trial.limits,
         "result": result,
-        "failure": trial.failure,
         "display_name": trial.display_name,
         "description": trial.description or None,
         "tags": trial.tags,

@@ -25,6 +25,7 @@ from airflow_provider_dtrain.client import common_answers as c
 from airflow_provider_dtrain.core import rank_results
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentPage, ExperimentSummary
+from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
 from airflow_provider_dtrain.resources.logs import LogPiece
@@ -130,6 +131,8 @@ ROUTES = (
     Route("GET", r"/trials/1/checkpoints", TrialCheckpoints),
     Route("GET", r"/trials/1/reproductions", TrialReproductions),
     Route("GET", r"/trials/1/provenance", TrialProvenance),
+    Route("GET", r"/trials/1/failure", TrialFailure),
+    Route("GET", r"/experiments/1/failures", ExperimentFailures),
     Route("GET", r"/differences/(trials|experiments)", Differences),
     Route("GET", r"/experiments/1", ExperimentDetail),
     Route("GET", r"/trials/1/curves", a.ReportedMetrics),

@@ -35,8 +35,12 @@ class CodeFrame(NamedTuple):
     @property
     def text(self) -> str:
         """File, line and function in words."""
-        file = _WORK.sub("", self.file)
-        return f"{file}:{self.line}" + ("" if self.name == "<module>" else f" in {self.name}")
+        return f"{short_file(self.file)}:{self.line}" + ("" if self.name == "<module>" else f" in {self.name}")
+
+
+def short_file(file: str) -> str:
+    """Return the path of a file, relative to the folder of the user's code if it is in there."""
+    return _WORK.sub("", file)
 
 
 def _frame(found: re.Match[str]) -> CodeFrame:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from airflow_provider_dtrain import errors
 from airflow_provider_dtrain.core.documents import JsonObject
+from airflow_provider_dtrain.core.lifecycle.failure_groups import FAILED_RANK
 from airflow_provider_dtrain.errors import DtrainError, FailedShard, Kind
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.xcom_result import TrialResult
     from airflow_provider_dtrain.engine.session.runtime import Runtime
-
-#: First line of the message of :class:`RankFailedError`.
-_FAILED_RANK = re.compile(r"Rank (?P<where>\d+ on host '[^']*' failed first \([^)]*\)): (?P<own>.+)")
 
 State = Literal["completed", "stopped", "errored", "killed"]
 
@@ -52,7 +49,7 @@ class Failure:
     def cause(self) -> str:
         """The cause in one line: of a rank that failed, its own message comes first."""
         line = self.message.strip().partition("\n")[0]
-        found = _FAILED_RANK.fullmatch(line)
+        found = FAILED_RANK.fullmatch(line)
         return line if found is None else f"{found['own']} (rank {found['where']})"
 
     @property

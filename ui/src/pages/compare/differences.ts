@@ -37,6 +37,8 @@ const valueText = ({ subject, is_unknown }: Row, value: string | null): string =
   return OF_DIGESTS.has(subject) && /^[0-9a-f]{64}/.test(value) ? shortDigest(value) : value;
 };
 
+const isHparam = ({ subject, name }: Row): boolean => subject === CONFIGURATION && name.startsWith(HPARAM);
+
 const nameOf = ({ subject, name }: Row): string => {
   if (subject === CONFIGURATION) return name.startsWith(HPARAM) ? name.slice(HPARAM.length) : name;
   return name === "" ? subject : `${subject} ${name}`;
@@ -48,13 +50,14 @@ export const countText = ({ rows }: Differences): string => {
   return `${plural(rows.length - unknown, "difference")}${unknown === 0 ? "" : `, ${count(unknown)} unknown`}`;
 };
 
+/** Return a difference as a row of a table. */
+export const shownRow = (row: Row): DifferenceRow => ({ name: nameOf(row), values: row.values.map((value) => valueText(row, value)), isHparam: isHparam(row), isUnknown: row.is_unknown });
+
 /** Return the differences by subject: hyperparameters first, then the rest of the configuration. */
 export const differenceGroups = ({ rows }: Differences): DifferenceGroup[] => {
   const groups = new Map<string, DifferenceRow[]>();
-  const isHparam = (row: Row) => row.subject === CONFIGURATION && row.name.startsWith(HPARAM);
   for (const row of [...rows.filter(isHparam), ...rows.filter((one) => !isHparam(one))]) {
-    const shown = { name: nameOf(row), values: row.values.map((value) => valueText(row, value)), isHparam: isHparam(row), isUnknown: row.is_unknown };
-    groups.set(row.subject, [...(groups.get(row.subject) ?? []), shown]);
+    groups.set(row.subject, [...(groups.get(row.subject) ?? []), shownRow(row)]);
   }
   return [...groups].map(([subject, own]) => ({ subject, rows: own }));
 };

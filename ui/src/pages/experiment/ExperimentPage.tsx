@@ -21,16 +21,18 @@ import { useUrlState } from "../../hooks/useUrlState";
 import { ConfigView } from "./ConfigView";
 import { CurvesTab, useUsualCurvesPath } from "./CurvesTab";
 import { ExperimentFacts } from "./ExperimentFacts";
+import { failedOf, FailuresNotice, FailuresTab, haveMostFailed } from "./FailuresTab";
 import { HyperparametersTab, hyperparametersPath } from "./HyperparametersTab";
 import { RungsTab } from "./RungsTab";
 import { TrialsTab } from "./TrialsTab";
 
-const USUAL = { tab: "curves", by: "" };
+/** Without a tab in the address the first one is shown. */
+const USUAL = { tab: "", by: "" };
 
 /** Return the path of the answer that a tab shows, or null for a tab whose path depends on the experiment. */
 const usePathOfTab = (id: string, tab: string, by: string): string | null => {
   const [curves, path] = [useUsualCurvesPath(id), `experiments/${id}`];
-  if (tab === "curves") return curves;
+  if (tab === "curves" || tab === USUAL.tab) return curves;
   if (tab === "hyperparameters") return hyperparametersPath(path, by);
   return tab === "rungs" || tab === "config" ? `${path}/${tab}` : null;
 };
@@ -72,11 +74,15 @@ export const ExperimentView = ({ id }: { id: string }) => {
   // Actions on an experiment that the store lacks could only fail.
   const isGone = error?.status === 404;
   const actions = isGone ? [] : experimentActions(data, mayChangePriority);
+  const failures = failedOf(data.trials) === 0 ? [] : [{ id: "failures", label: "Failures", content: () => <FailuresTab experiment={data} /> }];
+  const isBroken = haveMostFailed(data.trials);
   const tabs = [
+    ...(isBroken ? failures : []),
     { id: "curves", label: "Curves", content: () => <CurvesTab experiment={data} /> },
     { id: "trials", label: "Trials", content: () => <TrialsTab experiment={data} /> },
     { id: "hyperparameters", label: "Hyperparameters", content: () => <HyperparametersTab experiment={data} /> },
     ...(data.search === null ? [] : [{ id: "rungs", label: "Rungs", content: () => <RungsTab experiment={data} /> }]),
+    ...(isBroken ? [] : failures),
     { id: "config", label: "Configuration", content: () => <ConfigView path={`${path}/config`} /> },
   ];
   return (
@@ -95,6 +101,7 @@ export const ExperimentView = ({ id }: { id: string }) => {
           <ActionButtons actions={actions} label={`Actions of experiment ${data.name}`} onDone={refresh} />
           {isGone ? null : <ForkButton experiment={data} />}
         </PageTitle>
+        <FailuresNotice experiment={data} />
         <ExperimentFacts experiment={data} />
       </Stale>
       <PageTabs onChange={(tab) => setView({ tab })} tabs={tabs} value={view.tab} />

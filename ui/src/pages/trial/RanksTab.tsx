@@ -1,4 +1,4 @@
-import { Box, Button, chakra, HStack, Stack, Table, Text } from "@chakra-ui/react";
+import { Box, Button, HStack, Stack, Table, Text } from "@chakra-ui/react";
 import { useState } from "react";
 
 import { withQuery } from "../../api/client";
@@ -7,6 +7,7 @@ import { CopyButton } from "../../components/CopyButton";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
 import { Loading } from "../../components/Loading";
+import { LogText } from "../../components/LogText";
 import { Stale } from "../../components/Stale";
 import { Time } from "../../components/Time";
 import { bytes } from "../../format/numbers";
@@ -26,21 +27,7 @@ const Log = ({ row }: { row: RankRow }) => {
         </Text>
         <CopyButton label={`Copy the log of rank ${row.rank}`} text={text} />
       </HStack>
-      <chakra.pre
-        aria-label={`Log of rank ${row.rank}`}
-        bg="bg.muted"
-        fontFamily="mono"
-        fontSize="xs"
-        maxH="22rem"
-        overflow="auto"
-        p={2}
-        role="region"
-        tabIndex={0}
-        whiteSpace="pre-wrap"
-        wordBreak="break-word"
-      >
-        {text}
-      </chakra.pre>
+      <LogText label={`Log of rank ${row.rank}`} text={text} />
     </Box>
   );
 };

@@ -15,6 +15,7 @@ import { useMe } from "../../hooks/useMe";
 import { useTitle } from "../../hooks/useTitle";
 import { useUrlState } from "../../hooks/useUrlState";
 import { ConfigView } from "../experiment/ConfigView";
+import { FailureTab, failurePath } from "./FailureTab";
 import { FilesTab } from "./FilesTab";
 import { ProfileTab } from "./ProfileTab";
 import { ProvenanceSection } from "./ProvenanceSection";
@@ -35,7 +36,9 @@ export const TrialView = ({ id }: { id: string }) => {
   const path = `trials/${id}`;
   const [view, setView] = useUrlState(USUAL);
   const known = cached<Trial>(path)?.data;
-  const isTraining = view.tab === "training" || (view.tab === USUAL.tab && known?.is_inference !== true);
+  const hasFailed = known?.state === "errored" && known.failure !== null;
+  const isTraining = view.tab === "training" || (view.tab === USUAL.tab && known?.is_inference !== true && !hasFailed);
+  useEarly(hasFailed && view.tab === USUAL.tab ? failurePath(id) : null);
   useEarly(isTraining ? `${path}/timeline` : null);
   useEarly(isTraining ? timingsPath(id, null) : null);
   useEarly(isTraining ? stepTimesPath(id, null) : null);
@@ -53,7 +56,12 @@ export const TrialView = ({ id }: { id: string }) => {
     trial_id: data.trial_id, name: `trial ${id}`, state: data.state, paused: data.state === "paused", priority: data.priority, may_edit: mayEdit,
     may_change_priority: me?.may_change_hosts === true && !isGone && data.queue_class !== null,
   });
+  // A failed trial opens on its cause, and its facts come after it.
+  const isFailed = data.state === "errored" && data.failure !== null;
+  const opensOnCause = isFailed && (view.tab === USUAL.tab || view.tab === "failure");
+  const facts = <TrialFacts metric={experiment?.metric ?? null} trial={data} />;
   const tabs = [
+    ...(isFailed ? [{ id: "failure", label: "Failure", content: () => <FailureTab trial={data} /> }] : []),
     ...(data.is_inference ? [{ id: "shards", label: "Shards", content: () => <ShardsTab trial={data} /> }] : []),
     { id: "training", label: "Training", content: () => <TrainingTab metric={experiment?.metric ?? null} trial={data} /> },
     { id: "ranks", label: "Ranks and logs", content: () => <RanksTab trial={data} /> },
@@ -77,10 +85,11 @@ export const TrialView = ({ id }: { id: string }) => {
           <ActionButtons actions={actions} label={`Actions of trial ${id}`} onDone={refresh} />
         </PageTitle>
         <TrialNotices trial={data} />
-        <TrialFacts metric={experiment?.metric ?? null} trial={data} />
+        {opensOnCause ? null : facts}
         <ReproductionFacts trialId={data.trial_id} />
       </Stale>
       <PageTabs onChange={(tab) => setView({ tab })} tabs={tabs} value={view.tab} />
+      {opensOnCause ? <Stale stale={stale}>{facts}</Stale> : null}
     </>
   );
 };
