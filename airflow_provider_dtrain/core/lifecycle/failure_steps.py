@@ -67,7 +67,7 @@ _STEPS: Final[Mapping[str, tuple[_Row, ...]]] = {
     "EnvironmentTimeoutError": (("Raise environment.build_timeout.", None, "config"),),
     "EnvironmentMissingError": (_ENVIRONMENT, _PROBE),
     "ImageError": (("Check the name of the image in the configuration.", None, "config"), _PROBE),
-    "ConfigError": (("Correct the configuration.", "airflow dtrain config validate CONFIG", "config"),),
+    "ConfigError": (("Correct the configuration.", "airflow dtrain configs validate CONFIG", "config"),),
     "InvalidHPError": (("Correct the hyperparameters, or the range from which they are drawn.", None, "config"),),
     "UnplaceableError": (
         _FREE,
