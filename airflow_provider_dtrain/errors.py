@@ -91,6 +91,8 @@ class DtrainError(Exception):
     """Base class of the provider's errors."""
 
     kind: ClassVar[Kind] = "platform"
+    #: Kind of the cause of a trial's end, e.g. ``out_of_memory``; None: not known. docs/failures.md lists them.
+    cause_kind: str | None = None
 
 
 class UsageError(Exception):
@@ -127,6 +129,8 @@ class Problem:
 
 class ConfigError(UserError):
     """A configuration or template is not valid. Carries every problem found."""
+
+    cause_kind = "configuration"
 
     def __init__(self, problems: Sequence[Problem], *, source: str = "configuration") -> None:
         self.problems = tuple(problems)
@@ -165,6 +169,8 @@ class ExpressionError(UserError):
 
 class UnplaceableError(UserError):
     """No set of the pool's hosts can ever serve this request."""
+
+    cause_kind = "unplaceable"
 
 
 class SubmissionRefusedError(UserError):
@@ -211,9 +217,13 @@ class ServerError(DtrainError):
 class ExecutionTimeoutError(UserError):
     """The trial did not end within the task's execution_timeout."""
 
+    cause_kind = "time_limit"
+
 
 class MaxRuntimeError(UserError):
     """The run used up the ``max_runtime`` of its configuration."""
+
+    cause_kind = "time_limit"
 
 
 class RankHangsError(UserError):
@@ -239,6 +249,8 @@ class RankHangsError(UserError):
 class TrialKilledError(UserError):
     """A user stopped the trial."""
 
+    cause_kind = "killed_by_user"
+
 
 class TaskEndedError(DtrainError):
     """Airflow ended the task that followed the trial.
@@ -247,13 +259,19 @@ class TaskEndedError(DtrainError):
     trial resumes.
     """
 
+    cause_kind = "task_ended"
+
 
 class EnvironmentMissingError(UserError):
     """A host lacks the interpreter, a module or a folder that this configuration needs."""
 
+    cause_kind = "environment"
+
 
 class ImageError(EnvironmentMissingError):
     """The image of a configuration cannot be downloaded, or no container can be started with its Python."""
+
+    cause_kind = "image"
 
 
 class EnvironmentBuildError(UserError):
@@ -264,6 +282,8 @@ class EnvironmentBuildError(UserError):
     :param package: name and version of the package at fault; None: not known
     :param lines: last lines of the program that builds
     """
+
+    cause_kind = "environment"
 
     def __init__(self, host: str, message: str, *, package: str | None = None, lines: Sequence[str] = ()) -> None:
         self.host = host
@@ -285,6 +305,8 @@ class EnvironmentTimeoutError(EnvironmentBuildError):
 
 class InvalidHPError(UserError):
     """The training code rejected its hyperparameters: another attempt would reject them as well."""
+
+    cause_kind = "hyperparameters"
 
 
 class FailedShard(TypedDict):
@@ -327,7 +349,20 @@ class CollectError(UserError):
 
 
 class LogPolicyError(UserError):
-    """A line of a rank's log matched a policy with the action cancel_retries."""
+    """A line of a rank's log matched a policy with the action cancel_retries.
+
+    :param rank: the rank
+    :param host: its host
+    :param cause_kind: that of the failure to which the policy was applied
+    """
+
+    def __init__(
+        self, message: str, *, rank: int | None = None, host: str | None = None, cause_kind: str | None = None
+    ) -> None:
+        self.rank = rank
+        self.host = host
+        self.cause_kind = cause_kind
+        super().__init__(message)
 
 
 class MetricMissingError(UserError):
@@ -423,23 +458,32 @@ class RunEndedError(DtrainError):
     Its lease was not renewed, or it never received the command to start.
     """
 
+    cause_kind = "run_ended"
+
 
 class HostError(DtrainError):
     """A host is at fault.
 
     :param host: name of the host
     :param message: the event, the limit, and the next step
+    :param rank: the rank whose failure shows it; None: no rank does
+    :param cause_kind: kind of the cause; None: that of the class
     """
 
     kind: ClassVar[Kind] = "infra"
 
-    def __init__(self, host: str, message: str) -> None:
+    def __init__(self, host: str, message: str, *, rank: int | None = None, cause_kind: str | None = None) -> None:
         self.host = host
+        self.rank = rank
+        if cause_kind is not None:
+            self.cause_kind = cause_kind
         super().__init__(message)
 
 
 class HostUnreachableError(HostError):
     """No connection to the host."""
+
+    cause_kind = "host_silent"
 
 
 class SlotsTakenError(HostError):
@@ -447,6 +491,8 @@ class SlotsTakenError(HostError):
 
     The trial resumes on other slots. No host is at fault.
     """
+
+    cause_kind = "slots_taken"
 
 
 class HostSlowError(HostError):
@@ -485,9 +531,13 @@ class HostRefusedError(HostError):
 class HostLostError(HostError):
     """The host rebooted, or the run vanished from it."""
 
+    cause_kind = "host_lost"
+
 
 class HostSilentError(HostLostError):
     """The host did not answer for so long that its supervisor has ended its runs."""
+
+    cause_kind = "host_silent"
 
 
 class ResultsLostError(HostError):
@@ -496,6 +546,8 @@ class ResultsLostError(HostError):
 
 class ProcessStuckError(HostError):
     """A rank's process was stopped, or stuck in the kernel, for ``hang_timeout``. Its program is not at fault."""
+
+    cause_kind = "stopped"
 
 
 class SlotBusyError(HostError):

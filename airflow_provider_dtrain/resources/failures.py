@@ -14,7 +14,7 @@ from airflow_provider_dtrain.errors import Kind
 
 @dataclass(frozen=True, kw_only=True)
 class LogEnd:
-    """Last lines of the log of the rank that failed."""
+    """Last lines of the log of the rank that failed, without those that ``details`` has."""
 
     rank: int
     host: str

@@ -26,10 +26,12 @@ def failure_lines(found: TrialFailure) -> dict[str, Any]:
         "failure": found.cause,
         "failed": "before its ranks were started" if found.phase == "start" else None,
         "failed_before": f"in the same way: attempts {same}" if same else None,
-        "error": error_text(found.raised),
+        "error": error_text(found.raised) or "\n".join(found.details.split("\n")[-_LINES:]) or None,
         where or "log": None if found.log is None else "\n".join(found.log.lines[-_LINES:]),
         **({} if found.baseline is None else _changes(found.baseline)),
-        "try": [step.text if step.command is None else f"{step.text} {step.command}" for step in found.steps],
+        "try": "\n".join(
+            step.text if step.command is None else f"{step.text.rstrip('.')}: {step.command}" for step in found.steps
+        ),
     }
 
 
@@ -49,7 +51,7 @@ def _changes(baseline: Baseline) -> dict[str, Any]:
     name = f"changed since trial {baseline.trial_id}{of}"
     more = len(baseline.changes) - _CHANGES + baseline.more
     rows = [change_text(one) for one in baseline.changes[:_CHANGES]] + ([f"and {more} more"] if more > 0 else [])
-    return {name: rows or "nothing that was recorded"}
+    return {name: "\n".join(rows) or "nothing that was recorded"}
 
 
 def experiment_failure_lines(found: ExperimentFailures) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Run:
         self.trial_id = 0
         #: How the latest training ended, see :func:`testbed.seed.training.train`.
         self.verdict = ""
+        #: Packages of the interpreter on its hosts: name -> version.
+        self.packages = PACKAGES
         #: Start of the current attempt, Unix seconds.
         self.started_s = 0.0
         self._submission = submission
@@ -113,7 +115,7 @@ class Run:
             own = {str(slot): devices.get(str(slot)) for slot in self.placement[name]}
             driver = "570.124.06" if host.slot_type == "cuda" else None
             facts = {"python": RUNTIME["python"], "executable": RUNTIME["executable"], "cuda": RUNTIME["cuda"]}
-            hosts[name] = {"devices": own, "driver": driver, "image": None, "packages": PACKAGES, **facts}
+            hosts[name] = {"devices": own, "driver": driver, "image": None, "packages": self.packages, **facts}
         self.store.provenance.set_launch(self.ticket.attempt_id, self.watch, None, hosts)
 
     def _follow(self, ticket: Ticket) -> None:

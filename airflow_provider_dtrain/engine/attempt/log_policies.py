@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.documents import JsonObject
+from airflow_provider_dtrain.core.lifecycle.failure_cause import CauseKind
 from airflow_provider_dtrain.errors import DtrainError, HostError, LogPolicyError
 
 if TYPE_CHECKING:
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
 #: Longer than a host may search; see MATCH_WALL_S in supervisor/limits.py.
 MATCH_TIMEOUT_S = 60.0
+#: Kinds of causes that say what to do. For other ones, the line that the user has chosen says more.
+_SPECIFIC = frozenset(CauseKind) - {
+    CauseKind.EXCEPTION,
+    CauseKind.EXIT_CODE,
+    CauseKind.EARLY_END,
+    CauseKind.CONNECTION,
+    CauseKind.MISSING,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +77,22 @@ async def apply_policies(
     matches = await find_matches(rt, view, policies)
     for match in matches:
         if match.action == "cancel_retries":
-            return LogPolicyError(f"{match}\nThe trial is not started again. {error}")
+            message = _message(match, "The trial is not started again.", error)
+            return LogPolicyError(message, rank=match.rank, host=match.host, cause_kind=error.cause_kind)
     for match in matches:
         if match.action == "exclude_host":
-            return HostError(match.host, f"{match}\nThe host is left out of this trial. {error}")
+            message = _message(match, "The host is left out of this trial.", error)
+            return HostError(match.host, message, rank=match.rank, cause_kind=error.cause_kind)
         rt.log.warning("%s", match)
     return error
+
+
+def _message(match: PolicyMatch, consequence: str, error: DtrainError) -> str:
+    """Return the message of a failure to which a policy was applied. The cause comes first where it is specific."""
+    if error.cause_kind not in _SPECIFIC:
+        return f"{match}\n{consequence} {error}"
+    cause, _, rest = str(error).partition("\n")
+    return f"{cause}\n{consequence} {match}\n{rest}".rstrip("\n")
 
 
 async def _ask(rt: Runtime, view: AttemptView, host: str, policies: Sequence[LogPolicy]) -> JsonObject:

@@ -27,7 +27,7 @@ class Failure:
     message: str
     host: str | None = None
     rank: int | None = None
-    #: Kind of the cause of a rank's failure, e.g. ``out_of_memory``; None for other failures.
+    #: Kind of the cause, e.g. ``out_of_memory``; None: not known.
     cause_kind: str | None = None
     #: Shard of a batch inference to which the failure is attributed.
     shard: FailedShard | None = None
@@ -41,7 +41,7 @@ class Failure:
             message=str(error),
             host=getattr(error, "host", None),
             rank=getattr(error, "rank", None),
-            cause_kind=getattr(error, "cause_kind", None),
+            cause_kind=error.cause_kind,
             shard=getattr(error, "shard", None),
         )
 

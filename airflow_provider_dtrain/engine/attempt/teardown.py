@@ -258,4 +258,6 @@ def _exit_error(found: Cause) -> DtrainError:
         advice="" if refused else found.advice,
         cause_kind=found.kind.value,
     )
-    return HostError(leaving.host, str(failed)) if classify(leaving) == "infra" else failed
+    if classify(leaving) != "infra":
+        return failed
+    return HostError(leaving.host, str(failed), rank=leaving.rank, cause_kind=found.kind.value)

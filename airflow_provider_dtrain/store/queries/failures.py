@@ -82,7 +82,7 @@ def trial_failure(store: Store, rights: Rights, trial_id: int) -> TrialFailure:
         same_attempts=[number for number in earlier if cause_key(failures[number] or {}) == key],
         raised=raised_errors(details) if may_read_logs else [],
         details=details[-DETAIL_CHARS:] if may_read_logs else "",
-        log=_log_end(store, view, failure) if may_read_logs else None,
+        log=_log_end(store, view, failure, details) if may_read_logs else None,
         is_restricted=not may_read_logs,
         baseline=baseline,
         steps=next_steps(
@@ -95,12 +95,20 @@ def trial_failure(store: Store, rights: Rights, trial_id: int) -> TrialFailure:
     )
 
 
-def _log_end(store: Store, view: AttemptView, failure: Mapping[str, Any]) -> LogEnd | None:
+def _log_end(store: Store, view: AttemptView, failure: Mapping[str, Any], shown: str) -> LogEnd | None:
+    """Return the last lines of the log of the rank that failed.
+
+    :param shown: the record of the failure, which most logs end with
+    """
     rank = blamed_rank(failure)
     tails = [] if rank is None else store.events.log_tails(view.attempt_id, rank=rank)
-    if not tails or not tails[0].content.strip():
+    text = tails[0].content.decode("utf-8", errors="replace").rstrip() if tails else ""
+    shown = shown[max(0, shown.find("Traceback (most recent call last)")) :].strip()
+    before, _, after = text.rpartition(shown) if shown else (text, "", "")
+    text = f"{before.rstrip()}{after}"
+    if not text.strip():
         return None
-    lines = tails[0].content.decode("utf-8", errors="replace").rstrip().split("\n")
+    lines = text.split("\n")
     is_cut = tails[0].end is not None and tails[0].end > len(tails[0].content)
     return LogEnd(
         rank=tails[0].rank,

@@ -73,7 +73,7 @@ export const FailuresTab = ({ experiment }: { experiment: Experiment }) => {
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="The failures" />;
   return (
     <>
-      <Text fontSize="sm">{data.text}</Text>
+      {data.is_most ? null : <Text fontSize="sm">{data.text}</Text>}
       {data.compared < data.failed ? (
         <Text color="fg.muted" fontSize="xs">
           The latest {count(data.compared)} of them were compared.

@@ -53,7 +53,7 @@ describe("the page of a failed trial", () => {
     expect(screen.getByText("Attempts 1, 2 failed in the same way.")).toBeTruthy();
     expect(screen.getByRole("region", { name: "Last lines of the log of rank 1" }).textContent).toBe("epoch 1\nloading");
     expect(screen.getByRole("row", { name: "packages torch 2.12.0 2.13.0" })).toBeTruthy();
-    expect(screen.getByText(/And 2 further changes\. The same: git\. Not known of both: driver\./)).toBeTruthy();
+    expect(screen.getByText(/And 2 further changes\. The same: git\. Not comparable: driver\./)).toBeTruthy();
     expect(screen.getByRole("link", { name: "Compare it with trial 3, the last good run." }).getAttribute("href")).toContain("/compare?trial=3&trial=7");
     expect(screen.getByRole("link", { name: "Probe host 'gpu-2'." }).getAttribute("href")).toContain("/cluster?q=gpu-2");
     expect(screen.getByText("airflow dtrain trials stack 7")).toBeTruthy();

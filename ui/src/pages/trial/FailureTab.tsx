@@ -119,7 +119,7 @@ const Changes = ({ baseline }: { baseline: Baseline }) => {
       <Text color="fg.muted" fontSize="xs" mt={1} overflowWrap="anywhere">
         {baseline.more === 0 ? "" : `And ${plural(baseline.more, "further change")}. `}
         {baseline.same.length === 0 ? "" : `The same: ${baseline.same.join(", ")}. `}
-        {baseline.unknown.length === 0 ? "" : `Not known of both: ${baseline.unknown.join(", ")}.`}
+        {baseline.unknown.length === 0 ? "" : `Not comparable: ${baseline.unknown.join(", ")}.`}
       </Text>
     </>
   );
