@@ -16,7 +16,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
-from airflow_provider_dtrain.errors import ConfigError, DtrainError, ExecutionTimeoutError, Problem
+from airflow_provider_dtrain.errors import ConfigError, DtrainError, Problem
 from airflow_provider_dtrain.hooks.arguments import (
     DOCUMENT,
     FLAG,
@@ -398,13 +398,13 @@ class TrialOperator(CheckedArguments, BaseOperator):
         return outcome
 
     async def _kill(self, hook: DtrainHook, trial_ids: Sequence[int]) -> None:
+        from airflow_provider_dtrain.engine.attempt.end_place import ended_by_time_limit
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
         from airflow_provider_dtrain.engine.session.runtime import take_over
 
         async def kill(trial_id: int) -> None:
-            error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
-            log = self._trial_log(hook, trial_id)
-            await AttemptRunner(await take_over(hook, trial_id, log, watcher="time-out")).kill(error)
+            runtime = await take_over(hook, trial_id, self._trial_log(hook, trial_id), watcher="time-out")
+            await AttemptRunner(runtime).kill(ended_by_time_limit(await runtime.view()))
 
         # All are ended first, also when the end of one fails.
         for error in await asyncio.gather(*map(kill, trial_ids), return_exceptions=True):

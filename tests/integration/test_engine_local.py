@@ -110,7 +110,8 @@ async def test_a_kill_by_command_reaches_the_follower(engine: Engine) -> None:
     assert outcome is not None
     assert outcome.state == "killed"
     assert outcome.failure is not None
-    assert outcome.failure.message == "The trial was killed by ann."
+    assert outcome.failure.message.startswith("The trial was killed by ann at ")
+    assert outcome.failure.cause_kind == "killed_by_user"
 
 
 async def test_another_process_takes_over_and_no_event_is_lost_or_repeated(

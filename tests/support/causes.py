@@ -16,8 +16,8 @@ BEFORE = (
 )  # fmt: skip
 AFTER = ("kernel_kill", "kernel_kill_of_worker", "wrapped", "cleanup")
 
-#: Kind -> ``cause_kind`` (None: a failure without a rank's exit), and words of the first line.
-EXPECTED: dict[str, tuple[str | None, str]] = {
+#: Kind -> ``cause_kind``, and words of the first line. The default log policies apply, and do not come before it.
+EXPECTED: dict[str, tuple[str, str]] = {
     "exception": ("exception", r"KeyError: 'label', at causes.py:\d+ in take"),
     "exception_in_thread": ("exception", r"KeyError: 'label'"),
     "exception_hidden": ("exception", r"after KeyError: 'label'"),
@@ -37,14 +37,14 @@ EXPECTED: dict[str, tuple[str | None, str]] = {
     "host_memory_in_torch": ("host_memory", r"allocate"),
     "device_memory": ("device_memory", r"20.00 GiB"),
     "device_assert": ("device_error", r"device-side assert"),
-    "device_broken": (None, r"uncorrectable NVLink error"),
+    "device_broken": ("device_broken", r"uncorrectable NVLink error"),
     "module": ("missing_module", r"a_module_that_is_missing"),
     "file": ("exception", r"part-00017.parquet"),
     "not_finite": ("not_finite", r"loss is NaN"),
     "loader_worker": ("loader_worker", r"loader worker"),
     "hang": ("hang", r"which it never entered.*is at causes.py:\d+ in fail"),
     "missing": ("missing", r"never entered .*collective number \d+.*it was at causes.py:\d+ in fail"),
-    "stopped": (None, r"stopped by a signal"),
+    "stopped": ("stopped", r"stopped by a signal"),
     "order": ("mismatch", r"different orders"),
     "kernel_kill": ("out_of_memory", r"the kernel was out of memory.*the rank had used 0\.\d GiB"),
     "kernel_kill_of_worker": ("out_of_memory", r"loader worker"),
@@ -86,8 +86,6 @@ def document(kind: str, variation: Variation, **more: Any) -> dict[str, Any]:
         "max_restarts": 0,
         "hang_timeout": 8,
         "resources": {"slots_per_trial": variation.ranks, "resource_pool": "pair"},
-        # The policy for an error of a device would come first.
-        "log_policies": [{"name": "CUDA OOM"}, {"name": "ECC Error"}],
         "environment": {"variables": {"OMP_NUM_THREADS": "1"}},
         **more,
     }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.lifecycle.rank_exits import first_failure
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.bad_shards import blamed_on_shard, given_up
+from airflow_provider_dtrain.engine.attempt.end_place import with_ranks
 from airflow_provider_dtrain.engine.attempt.log_policies import apply_policies
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 from airflow_provider_dtrain.engine.copies.outputs import chief_of
@@ -50,7 +51,7 @@ async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> 
         return await blamed_on_shard(rt, view, error)
     if type(error) not in (RankFailedError, TrainingRefusedError, HostError):
         # The ranks' logs do not explain such an error.
-        return error
+        return with_ranks(view, error)
     error = await apply_policies(rt, view, job.config.log_policies, error)
     return await blamed_on_shard(rt, view, error) if is_inference else error
 

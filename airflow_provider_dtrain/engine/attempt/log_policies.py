@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.failure_cause import CauseKind
-from airflow_provider_dtrain.errors import DtrainError, HostError, LogPolicyError
+from airflow_provider_dtrain.errors import DtrainError, HostError, LogPolicyError, RankFailedError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config.sections import LogPolicy
@@ -78,13 +78,21 @@ async def apply_policies(
     for match in matches:
         if match.action == "cancel_retries":
             message = _message(match, "The trial is not started again.", error)
-            return LogPolicyError(message, rank=match.rank, host=match.host, cause_kind=error.cause_kind)
+            rank, host = _blamed(match, error)
+            return LogPolicyError(message, rank=rank, host=host, cause_kind=error.cause_kind)
     for match in matches:
         if match.action == "exclude_host":
             message = _message(match, "The host is left out of this trial.", error)
-            return HostError(match.host, message, rank=match.rank, cause_kind=error.cause_kind)
+            return HostError(match.host, message, rank=_blamed(match, error)[0], cause_kind=error.cause_kind)
         rt.log.warning("%s", match)
     return error
+
+
+def _blamed(match: PolicyMatch, error: DtrainError) -> tuple[int, str]:
+    """Return rank and host that the first line of the message names."""
+    if isinstance(error, RankFailedError) and error.cause_kind in _SPECIFIC:
+        return error.rank, error.host
+    return match.rank, match.host
 
 
 def _message(match: PolicyMatch, consequence: str, error: DtrainError) -> str:

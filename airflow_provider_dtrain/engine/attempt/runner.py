@@ -20,6 +20,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import RETAKE_MOST_S, RETAKE_
 from airflow_provider_dtrain.core.series.step_times import slow_rule
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.decision_delivery import decided
+from airflow_provider_dtrain.engine.attempt.end_place import ended_by_airflow, ended_by_time_limit, killed_by_user
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_manifest, check_metric, failure_of
 from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
 from airflow_provider_dtrain.engine.attempt.job import Job, job_of
@@ -50,15 +51,12 @@ from airflow_provider_dtrain.engine.session.runtime import (
 from airflow_provider_dtrain.engine.slots.source import slots_of
 from airflow_provider_dtrain.errors import (
     DtrainError,
-    ExecutionTimeoutError,
     HostError,
     HostProtocolError,
     NotFoundError,
     StaleWatchError,
     StoreError,
     StoreSetBackError,
-    TaskEndedError,
-    TrialKilledError,
 )
 
 if TYPE_CHECKING:
@@ -244,8 +242,8 @@ class AttemptRunner:
         except TimedOut:
             if (outcome := await self._ended_by_searcher(await self.rt.view())) is not None:
                 return outcome
-            error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
-            return await finish(self.rt, await self.rt.view(), "errored", error)
+            view = await self.rt.view()
+            return await finish(self.rt, view, "errored", ended_by_time_limit(view))
 
     async def _advance(self, view: AttemptView) -> Outcome | None:
         try:
@@ -287,9 +285,8 @@ class AttemptRunner:
             return ended(view)
         by = (await self.rt.db(self.rt.store.trials.get, view.trial_id)).kill_requested_by
         if because is None and by is not None:
-            because = TrialKilledError(f"The trial was killed by {by}.")
-        by_airflow = "The trial was killed by Airflow: the task was marked, cleared or ended there."
-        return await finish(self.rt, view, "killed", because or TaskEndedError(by_airflow))
+            because = killed_by_user(view, by)
+        return await finish(self.rt, view, "killed", because or ended_by_airflow(view))
 
     async def stop(self) -> Outcome:
         """End a trial that a user stopped while its ranks do not run. It keeps its results."""

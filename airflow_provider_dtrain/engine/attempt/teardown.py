@@ -222,14 +222,18 @@ def _ended_error(host: str, reason: str) -> DtrainError:
     """Return the error of a run whose ranks have not failed."""
     match reason:
         case "timeout":
-            return ExecutionTimeoutError(f"Host '{host}' ended the run: the task's execution_timeout has passed.")
+            return ExecutionTimeoutError(
+                f"Host '{host}' ended the run: the task's execution_timeout has passed. The checkpoints are kept. "
+                "Raise execution_timeout, or train for less."
+            )
         case "stopped":
             return HostLostError(
                 host, f"The run was stopped on host '{host}' from outside. The host may be going down."
             )
         case "orphaned":
             return RunEndedError(
-                f"The run on host '{host}' ended itself: its lease had not been renewed for orphan_timeout."
+                f"The run on host '{host}' ended itself: its lease had not been renewed for orphan_timeout. Check that "
+                "a triggerer or worker runs, and that it reaches the host: airflow dtrain doctor"
             )
         case "prepare_timeout":
             return RunEndedError(f"The run on host '{host}' was prepared but never started.")
