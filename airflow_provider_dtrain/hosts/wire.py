@@ -202,7 +202,13 @@ class ProgressFrame:
 def _rank_report(document: Mapping[str, Any], host: str) -> RankReport:
     """Return a host's report of one rank, without unknown fields."""
     report = fields_of({**document, "host": host}, RankReport, "a progress report of a rank")
-    return replace(report, state=plain(report.state, 60), phase=plain(report.phase, 60), what=plain(report.what, 60))
+    return replace(
+        report,
+        state=plain(report.state, 60),
+        phase=plain(report.phase, 60),
+        what=plain(report.what, 60),
+        raised=plain(report.raised, 120),
+    )
 
 
 class FrameReader:

@@ -24,7 +24,7 @@ POLL_S = 1.0
 STANDS_S, STOOD_S = 3.0, 20.0
 #: A process that uses less of one CPU than this is idle.
 IDLE_RATIO = 0.05
-PAGE_BYTES = 256
+PAGE_BYTES = 512
 LOG_TAIL = 4096
 #: Bytes at the end of a failed rank's log that are searched for a traceback.
 LOG_SEARCH = 64 << 10

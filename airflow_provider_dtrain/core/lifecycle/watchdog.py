@@ -25,7 +25,9 @@ PATIENT_S = 60.0
 #: Most places, and most ranks at a place, that a message names.
 MOST_PLACES = 8
 
-Why = Literal["stopped", "traced", "uninterruptible", "unresponsive", "idle", "busy", "loading", "together", "mismatch"]
+Why = Literal[
+    "stopped", "traced", "uninterruptible", "unresponsive", "idle", "busy", "loading", "together", "mismatch", "raised"
+]
 
 _CAUSES: dict[Why, str] = {
     "stopped": "stopped by a signal",
@@ -37,6 +39,7 @@ _CAUSES: dict[Why, str] = {
     "loading": "alive",
     "together": "alive",
     "mismatch": "alive",
+    "raised": "alive, handles an error",
 }
 
 
@@ -66,6 +69,10 @@ class RankReport:
     started: bool = False
     #: Collectives of the default process group that it has entered; 0: not known.
     collectives: Count = 0
+    #: Before the first step: seconds for which its main thread has waited in a collective of the program.
+    held_s: Span = 0.0
+    #: The error that the main thread handles there, e.g. in a cleanup; empty: none.
+    raised: ShortText = ""
 
     @property
     def is_stopped(self) -> bool:
@@ -100,6 +107,11 @@ class Behind:
     def text(self) -> str:
         """Message with rank, host, duration, state and place."""
         report = self.report
+        if self.why == "raised":
+            return (
+                f"rank {report.rank} on {report.host} waits in a collective after {report.raised.rstrip(' .')}, for "
+                f"{self.for_s:.0f} s: no other rank enters that collective (pid {report.pid})"
+            )
         where = f", in {report.what}, step {report.steps}" if report.what else ""
         return (
             f"rank {report.rank} on {report.host} has made no progress for {self.for_s:.0f} s "
@@ -162,7 +174,7 @@ def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: fl
     found += [_without_library(one) for one in living if one.silent_s is None]
     behind = [*stopped, *(one for one in found if one is not None)]
     if not behind and len(reports) > 1:
-        behind = _together(reports, longest_s)
+        behind = _after_error(reports) or _together(reports, longest_s)
     named = {one.report.rank for one in behind}
     return GangVerdict(
         behind=_sorted(behind), waiting=tuple(one for one in waiting if one.rank not in named), lagging=lagging
@@ -220,6 +232,16 @@ def _alive(report: RankReport, longest_s: float) -> Behind | None:
 def _without_library(report: RankReport) -> Behind | None:
     stuck = report.state == "D" and report.state_s >= PATIENT_S
     return Behind(report=report, why="uninterruptible", for_s=report.state_s) if stuck else None
+
+
+def _after_error(reports: Sequence[RankReport]) -> list[Behind]:
+    """Return the ranks that wait in a collective while they handle an error, if all ranks rest in collectives.
+
+    The cleanup of a failed rank waits for ranks that wait for its next step. Before the first step, nothing else shows
+    it: a rank may take any time there, but not while each rank waits for another one.
+    """
+    rests = all(one.held_s >= STILL_S and one.idle_s >= STILL_S for one in reports)
+    return [Behind(report=one, why="raised", for_s=one.held_s) for one in reports if one.raised] if rests else []
 
 
 def _together(reports: Sequence[RankReport], longest_s: float) -> list[Behind]:

@@ -42,4 +42,4 @@ def _texts(answer: JsonObject) -> dict[int, str]:
 
 
 def _again(error: RankHangsError, message: str) -> RankHangsError:
-    return RankHangsError(message, rank=error.rank, host=error.host, cause_kind=error.cause_kind)
+    return RankHangsError(message, rank=error.rank, host=error.host, cause_kind=error.cause_kind or "hang")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.rank_text import clock
 from airflow_provider_dtrain.core.lifecycle.timing import HANG_SEEN_S, REPORT_FRESH_S, STOPPED_S
 from airflow_provider_dtrain.core.lifecycle.watchdog import Behind, GangVerdict, RankReport, judge, places_text
 from airflow_provider_dtrain.errors import DtrainError, ProcessStuckError, RankHangsError
@@ -116,6 +117,10 @@ class GangWatchdog:
             if one.why == "together":
                 together = [other for _, other in self.named.values() if other.why == "together"]
                 return RankHangsError(f"{_together_text(together)} {limit}", cause_kind="mismatch")
+            if one.why == "raised":
+                return RankHangsError(
+                    _after_error_text(one, limit), rank=one.report.rank, host=one.report.host, cause_kind="exception"
+                )
             waits = self._verdict.waits_text(one, time.time())
             message = f"{_sentence(f'{one.text}: {waits}' if waits else one.text)} {limit}"
             if one.kind == "infra":
@@ -145,6 +150,15 @@ def text_of(behind: list[Behind], verdict: GangVerdict) -> str:
     waiting = verdict.waiting_text.replace(" for it ", " for them " if len(behind) > 1 else " for it ")
     text = _sentence(", ".join(one.text for one in behind))
     return text.removesuffix(".") + (f"; {waiting}" if waiting else "")
+
+
+def _after_error_text(one: Behind, limit: str) -> str:
+    """Return the cause of a gang in which a rank waits in its cleanup while the other ranks wait for its next step."""
+    report, since = one.report, clock(time.time() - one.for_s)
+    return (
+        f"Rank {report.rank} on host '{report.host}' cannot end after {report.raised.rstrip(' .')}: its cleanup waits "
+        f"since {since} in a collective that no other rank enters. Leave collectives out of cleanups. {limit}"
+    )
 
 
 def _together_text(behind: list[Behind]) -> str:

@@ -92,6 +92,7 @@ class RunProgress:
     @staticmethod
     def _is_news(rank: Json) -> bool:
         spans = [rank.get("silent_s", 0.0), rank.get("still_s", 0.0) if rank.get("started") else 0.0]
+        spans.append(rank.get("held_s", 0.0) if rank.get("raised") else 0.0)
         spans.append(rank["state_s"] if rank["state"] in "TtD" else 0.0)
         return any(STANDS_S <= span <= STOOD_S for span in spans)
 

@@ -25,6 +25,8 @@ def read_page(path: str, now: float) -> Json:
             "phase": fields.text("phase", WORD, limit=16),
             "what": fields.text("what", limit=60),
             "collectives": fields.integer("collectives", 0, 1 << 62) if "collectives" in page else 0,
+            "held_s": round(max(0.0, now - fields.number("held_since", 0, 1e12)), 1) if "held_since" in page else 0.0,
+            "raised": fields.text("raised", limit=120) if "raised" in page else "",
         }
     except Refused:
         return {}

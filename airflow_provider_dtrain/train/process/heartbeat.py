@@ -9,15 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 #: Interval between two writes of the page, seconds.
 HEARTBEAT_S = 1.0
 #: Size of the page, bytes. Longer names are cut.
-PAGE_BYTES = 256
+PAGE_BYTES = 512
+#: Most characters of an error on the page.
+ERROR_CHARS = 100
+#: Most frames of the main thread that are read.
+FRAMES_MOST = 100
 #: Folder below the run's folder, one page per rank.
 FOLDER = "progress"
 
@@ -110,6 +116,8 @@ class Heart(threading.Thread):
         self._since = boottime()
         self._beat = 0
         self._collectives = 0
+        #: When the main thread began to wait in a collective, None while it does not.
+        self._held_since: float | None = None
         self._path = path
         path.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -147,8 +155,18 @@ class Heart(threading.Thread):
             "phase": phase,
             "what": what[:60],
             "collectives": self._collectives,
+            **self._held(now),
         }
         os.pwrite(self._fd, json.dumps(page, separators=(",", ":")).encode().ljust(PAGE_BYTES)[:PAGE_BYTES], 0)
+
+    def _held(self, now: float) -> dict[str, object]:
+        """Return since when the main thread waits in a collective, and the error that it handles there.
+
+        Only before the first step: from then on, places and counts of collectives tell more.
+        """
+        is_held, error = (False, "") if self._here.started else main_thread()
+        self._held_since = (self._held_since or now) if is_held else None
+        return {} if self._held_since is None else {"held_since": round(self._held_since, 3), "raised": error}
 
     def stop(self) -> None:
         """Write the last page and end."""
@@ -159,6 +177,33 @@ class Heart(threading.Thread):
             self.join(timeout=HEARTBEAT_S)
         if not self.is_alive():
             os.close(self._fd)
+
+
+def main_thread() -> tuple[bool, str]:
+    """Return whether the main thread is in ``torch.distributed``, and the error that it handles, empty without one."""
+    main = threading.main_thread().ident
+    frame = sys._current_frames().get(main or 0)
+    is_held = False
+    for _ in range(FRAMES_MOST):
+        if frame is None or is_held:
+            break
+        is_held = "/torch/distributed/" in frame.f_code.co_filename
+        frame = frame.f_back
+    # Python 3.10 and newer. Before 3.12 the value is a tuple of type, error and traceback.
+    handled: dict[int, Any] = getattr(sys, "_current_exceptions", dict)()
+    current = handled.get(main or 0)
+    error = current[1] if isinstance(current, tuple) else current
+    return is_held, "" if error is None else _error_text(error)
+
+
+def _error_text(error: BaseException) -> str:
+    """Return type and message of an error as printable ASCII."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - the method of a user's class
+        text = type(error).__name__
+    line = text[: 2 * ERROR_CHARS].encode("ascii", "replace").decode().partition("\n")[0][:ERROR_CHARS]
+    return "".join(one if one.isprintable() else "?" for one in line)
 
 
 def boottime() -> float:
