@@ -14,11 +14,13 @@ from airflow_provider_dtrain.terminal.output import user
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle.states import TrialState
+    from airflow_provider_dtrain.core.logs.query import LogQuery
     from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
     from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
     from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
     from airflow_provider_dtrain.resources.gangs import GangSummary
     from airflow_provider_dtrain.resources.hosts import Cluster
+    from airflow_provider_dtrain.resources.logs import LogMatches
     from airflow_provider_dtrain.resources.metrics import MetricReport
     from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
     from airflow_provider_dtrain.resources.ranks import AttemptRanks
@@ -102,6 +104,14 @@ class StoreSource:
         from airflow_provider_dtrain.store.queries.metrics import reports_of
 
         return reports_of(self.store, self.rights, trial_id, group=group, abandoned=abandoned).rows
+
+    def log_matches(
+        self, trial_id: int, query: LogQuery, *, attempt: int | None, rank: int, first: int, most: int
+    ) -> LogMatches:
+        """Return lines of a rank's log that a query describes."""
+        from airflow_provider_dtrain.engine.logs.search import search_log
+
+        return search_log(self.store, self.rights, trial_id, query, attempt=attempt, rank=rank, first=first, most=most)
 
     def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
+from airflow_provider_dtrain.terminal.log_search import LogSearch, query_of
 from airflow_provider_dtrain.terminal.log_text import LogWriter
 from airflow_provider_dtrain.terminal.output import NOT_NOW, note
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.core.logs.query import LogQuery
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.resources.logs import LogMatches
     from airflow_provider_dtrain.store.records.trials import AttemptView, RankView
 
 CHUNK_BYTES = 2**20
@@ -26,6 +29,9 @@ def logs(args: Namespace) -> int:
     """Print the log of one rank or of all ranks. Exit 3 if there is none yet."""
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
+    query = query_of(args)
+    if query is not None:
+        return LogSearch(_StoreLogs(DtrainHook(), args.trial_id), query, args).run()
     reader = _Reader(DtrainHook(), args)
     view = reader.chosen()
     reader.show(view)
@@ -37,6 +43,40 @@ def logs(args: Namespace) -> int:
         return NOT_NOW if view.run is None else 0
     reader.follow(view)
     return 0
+
+
+class _StoreLogs:
+    """Logs of a trial in the store, into which this process copies them."""
+
+    def __init__(self, hook: DtrainHook, trial_id: int) -> None:
+        self.hook = hook
+        self.trial_id = trial_id
+
+    def copy(self, attempt: int | None, rank: int) -> str | None:
+        """Copy what the store does not have yet of a log from its host, and return why that failed."""
+        from airflow_provider_dtrain.engine.operations.log_copy import copy_log
+        from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, check_reach, rank_of
+        from airflow_provider_dtrain.hooks.secrets import redactor_now
+
+        view = attempt_of(self.hook, self.trial_id, attempt)
+        if view.run is None:
+            return _without_run(view)
+        try:
+            found = rank_of(self.hook, view, rank)
+            check_reach(self.hook.store, view, rank)
+            copy_log(self.hook, view, found, redactor=redactor_now(self.hook.store.configs.get(view.config_id)))
+        except NotFoundError:
+            raise
+        except DtrainError as error:
+            return str(error)
+        return None
+
+    def matches(self, query: LogQuery, *, attempt: int | None, rank: int, first: int, most: int) -> LogMatches:
+        """Return lines that a query describes, from the line ``first`` on."""
+        from airflow_provider_dtrain.cli._store_source import StoreSource
+
+        source = StoreSource(self.hook.store)
+        return source.log_matches(self.trial_id, query, attempt=attempt, rank=rank, first=first, most=most)
 
 
 def _without_run(view: AttemptView) -> str:

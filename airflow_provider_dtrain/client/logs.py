@@ -6,15 +6,19 @@ import base64
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 
 from airflow_provider_dtrain.client.answers import Nothing
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
+from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.byte_size import byte_size
+from airflow_provider_dtrain.core.logs.query import LogQuery
 from airflow_provider_dtrain.errors import DtrainError, NotNowError, ServerError, UserError
-from airflow_provider_dtrain.resources.logs import LogPiece
+from airflow_provider_dtrain.resources.logs import LogMatches, LogPiece
+from airflow_provider_dtrain.terminal.log_search import LogSearch, query_of
 from airflow_provider_dtrain.terminal.log_text import LogWriter
 from airflow_provider_dtrain.terminal.output import NOT_NOW, note
 
@@ -28,10 +32,42 @@ def logs(args: Namespace) -> int:
         raise UserError(
             "--tail counts from the end of the log, --from and --to from its start: they cannot be combined."
         )
+    query = query_of(args)
     session = session_of(args)
     patience = Patience(session, note)
+    if query is not None:
+        return LogSearch(_ServerLogs(session, patience, args.trial_id), query, args).run()
     reader = LogReader(ServerSource(session), args, patience=patience, operations=ServerOperations(session, patience))
     return reader.follow() if args.follow else reader.show()
+
+
+class _ServerLogs:
+    """Logs of a trial in the store of a server, into which an operation copies them."""
+
+    def __init__(self, session: Session, patience: Patience, trial_id: int) -> None:
+        self.source = ServerSource(session)
+        self.operations = ServerOperations(session, patience)
+        self.patience = patience
+        self.trial_id = trial_id
+
+    def copy(self, attempt: int | None, rank: int) -> str | None:
+        """Copy what the store does not have yet of a log from its host, and return why that failed."""
+        known = self.patience.of(lambda: self.source.log_lines(self.trial_id, attempt=attempt, rank=rank))
+        if known.is_complete:
+            return None
+        body = {"trial_id": self.trial_id, "rank": rank, "attempt": known.attempt, "keep": True}
+        try:
+            self.operations.run(Nothing, "log", body)
+        except (DtrainError, NotNowError) as error:
+            return str(error)
+        return None
+
+    def matches(self, query: LogQuery, *, attempt: int | None, rank: int, first: int, most: int) -> LogMatches:
+        """Return lines that a query describes, from the line ``first`` on."""
+        find = partial(
+            self.source.log_matches, self.trial_id, query, attempt=attempt, rank=rank, first=first, most=most
+        )
+        return self.patience.of(find)
 
 
 class LogReader:

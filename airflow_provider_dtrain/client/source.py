@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.core.logs.query import LogQuery
 from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentPage, ExperimentSummary
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
-from airflow_provider_dtrain.resources.logs import LogPiece
+from airflow_provider_dtrain.resources.logs import LogLines, LogMatches, LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReports
 from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
@@ -95,6 +96,19 @@ class ServerSource:
     def log(self, trial_id: int, *, rank: int, attempt: int | None, offset: int) -> LogPiece:
         """Return the bytes of a rank's log behind an offset."""
         return self._of_trial(trial_id, "log", rank=rank, attempt=attempt, offset=offset).record(LogPiece)
+
+    def log_lines(self, trial_id: int, *, attempt: int | None, rank: int) -> LogLines:
+        """Return the first line of a rank's log, and how much of the log the store has."""
+        return self._of_trial(trial_id, "log/lines", rank=rank, attempt=attempt, count=1).record(LogLines)
+
+    def log_matches(
+        self, trial_id: int, query: LogQuery, *, attempt: int | None, rank: int, first: int, most: int
+    ) -> LogMatches:
+        """Return lines of a rank's log that a query describes."""
+        place = {"attempt": attempt, "rank": rank, "first": first, "count": most}
+        times = {"since": query.since and query.since.isoformat(), "until": query.until and query.until.isoformat()}
+        of = {"text": query.text, "regex": query.is_regex, "level": query.level, **times}
+        return self._of_trial(trial_id, "log/search", **place, **of).record(LogMatches)
 
     def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""

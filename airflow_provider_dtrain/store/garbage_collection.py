@@ -1,6 +1,7 @@
 """Garbage collection of data from trials that ended long ago, and of old audit rows.
 
-Events, offsets, log tails, launch plans, payloads, rung entries, slow ranks and details of timelines are removed.
+Events, offsets, log tails, copies of logs, launch plans, payloads, rung entries, slow ranks and details of timelines
+are removed.
 Trials, searches, results, metrics, the rows of checkpoints and digests of weights stay. Each removal is a small
 transaction of its own, so that it does not block passes and event commits.
 """
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.event_log import WEIGHTS
+from airflow_provider_dtrain.store.database.log_tables import log_chunks, log_copies
 from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
@@ -114,6 +116,14 @@ KINDS: tuple[_Kind, ...] = (
     _Kind(
         "log tails", ranks, lambda: sa.func.length(ranks.c.log_tail),
         lambda *old: sa.and_(ranks.c.log_tail.is_not(None), ranks.c.attempt_id.in_(_over(*old))), {"log_tail": None},
+    ),
+    _Kind(
+        "copies of logs", log_chunks, lambda: sa.func.length(log_chunks.c.content),
+        lambda *old: log_chunks.c.attempt_id.in_(_over(*old)),
+    ),
+    _Kind(
+        "extents of copies of logs", log_copies, lambda: sa.literal(0),
+        lambda *old: log_copies.c.attempt_id.in_(_over(*old)),
     ),
     _Kind(
         "launch plans", attempts, lambda: _text_bytes(attempts.c.plan),

@@ -36,6 +36,7 @@ from airflow_provider_dtrain.store.garbage_collection import Retention
 from airflow_provider_dtrain.store.host_rates import HostRates
 from airflow_provider_dtrain.store.hosts import Hosts
 from airflow_provider_dtrain.store.labels import LabelStore
+from airflow_provider_dtrain.store.log_copies import LogCopies
 from airflow_provider_dtrain.store.maintenance import MaintenanceWindow
 from airflow_provider_dtrain.store.meter import Meter
 from airflow_provider_dtrain.store.metrics import Checkpoints, Metrics
@@ -131,6 +132,8 @@ class Store:
         self.notifications = Notifications(db)
         #: Work on hosts that users request through the API.
         self.operations = Operations(db)
+        #: Complete logs that operations have copied from hosts.
+        self.log_copies = LogCopies(db)
         #: Upkeep.
         self.recovery = Recovery(db)
         self.maintenance = MaintenanceWindow(db)

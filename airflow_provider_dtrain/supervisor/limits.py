@@ -39,6 +39,8 @@ ATTACH_WAIT_S = 20.0
 GO_WAIT_S = 30.0
 #: Period of the checks of log sizes: the longest one, and the one at the start and after a log was cut.
 LOG_CHECK_S, FLOOD_CHECK_S = 2.0, 0.25
+#: Most records of the clock of a log: with one every 2 s, they are enough for 36 hours.
+CLOCK_RECORDS = 1 << 16
 #: Seconds after the start at which the users of devices are compared with the ranks. A program may prepare for long
 #: before it uses its device.
 DEVICE_CHECKS_S = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)

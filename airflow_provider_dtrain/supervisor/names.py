@@ -33,7 +33,7 @@ CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
 #: Files of measurements, and all files that the ``read`` command accepts. Measurements are sent on request only.
 MEASUREMENTS = re.compile(r"samples|rank(\d{1,6})\.timings", re.ASCII)
-READABLE = re.compile(rf"{STREAM.pattern}|{MEASUREMENTS.pattern}|rank(\d{{1,6}})\.samples", re.ASCII)
+READABLE = re.compile(rf"{STREAM.pattern}|{MEASUREMENTS.pattern}|rank(\d{{1,6}})\.(samples|clock)", re.ASCII)
 KINDS = ("payloads", "libraries", "tools")
 #: Variable of the commands of an external job: pid and start time of the process without which nothing of it may run.
 JOB_PROCESS = "DTRAIN_JOB_PROCESS"

@@ -167,6 +167,26 @@ def deadline(text: str) -> datetime:
     )
 
 
+def moment(text: str) -> datetime:
+    """Return the time that ``2026-01-31T22:00``, ``22:00`` (the last one) or ``2h`` (before now) means.
+
+    A time without a zone is in the zone of this machine.
+    """
+    now = datetime.now().astimezone()
+    if re.match(r"\d{1,2}:\d{2}(:\d{2})?\Z", text, re.ASCII):
+        hour, minute, second = (*map(int, text.split(":")), 0)[:3]
+        if hour < 24 and minute < 60 and second < 60:
+            today = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            return today if today <= now else today - timedelta(days=1)
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(text).astimezone()
+    with contextlib.suppress(argparse.ArgumentTypeError, OverflowError):
+        return now - timedelta(seconds=seconds(text))
+    raise argparse.ArgumentTypeError(
+        f"a time must be a time (22:00, 2026-01-31T22:00) or a length before now (90m, 2h), got {text[:40]!r}"
+    )
+
+
 def share(text: str) -> float:
     """Return a share from 0 to 1. ``25%`` is 0.25."""
     number = text.removesuffix("%")

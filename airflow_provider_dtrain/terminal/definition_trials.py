@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_LIVE
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
+from airflow_provider_dtrain.core.logs.text import LogLevel
 from airflow_provider_dtrain.terminal import arguments as a
 from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group, action, controls, reads
 
@@ -41,6 +42,15 @@ def _bulk() -> tuple[Command, ...]:
         replace(action("bulk", verb, text, ids, *more, function=f"{verb}_experiments"), port="control")
         for verb, text, more in texts
     )
+
+
+_LOG_SEARCH = (
+    Arg(("--grep",), help="Print only lines with this text; case does not matter", metavar="TEXT"),
+    Arg(("--regex",), help="Print only lines that match this regular expression of Python", metavar="EXPRESSION"),
+    Arg(("--level",), help="Print only lines of this level and of more important ones", choices=(*LogLevel,)),
+    Arg(("--since",), help="Print only lines from this time on (22:00, 2026-01-31T22:00, 90m)", type=a.moment),
+    Arg(("--until",), help="Print only lines up to this time", type=a.moment),
+)
 
 
 def init() -> Command:
@@ -255,6 +265,7 @@ def trial(group: str) -> Group:
                 start,
                 end,
                 attempt,
+                *_LOG_SEARCH,
             ),
             reads("trials", "metrics", "Print the metrics that the trial reported", a.TRIAL, which, csv, abandoned),
             reads("trials", "timeline", "Show everything that happened to a trial", a.TRIAL, attempt_of, kind),

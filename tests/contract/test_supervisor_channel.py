@@ -9,12 +9,14 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from airflow_provider_dtrain.core.logs.clock import samples_of
 from tests.support.supervisor_host import Channel, Host, Refusal, make_plan, start, until
 
 NONCE = "0123456789abcdef"
@@ -377,3 +379,15 @@ def test_a_channel_without_its_zygote_ends_and_the_next_one_starts_runs(host: Ho
     plan = make_plan("t2.1.8", "true")
     plan["ranks"][0]["slot"] = 1
     assert other.call("prepare", plan=plan, secrets={})["state"] == "prepared"
+
+
+def test_the_clock_of_a_log_says_when_its_bytes_were_written(host: Host) -> None:
+    begin = time.time()
+    channel = finished(host, "echo one; sleep 0.7; printf 'two\\nthree'")
+    answer = channel.call("read", run="t1.1.7", stream="rank0.clock", offset=0, length=1 << 20)
+    samples = samples_of(answer["raw"], 0.0)
+    assert [size for size, _ in samples] == [4, 13]
+    assert begin < samples[0][1] < samples[1][1] < time.time()
+    assert samples[1][1] - samples[0][1] > 0.3
+    with pytest.raises(Refusal, match="unknown_stream"):
+        channel.call("read", run="t1.1.7", stream="rank1.clock", offset=0, length=1)

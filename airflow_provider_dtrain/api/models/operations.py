@@ -32,6 +32,9 @@ class LogRequest(_OfTrial):
     start: Offset = 0
     #: First byte that is not wanted; None: all that the host has.
     end: Offset | None = None
+    #: Copy what the store does not have yet of the whole log into the store, for pages and searches. The operation has
+    #: no content then.
+    keep: bool = False
 
 
 class StacksRequest(_OfTrial):

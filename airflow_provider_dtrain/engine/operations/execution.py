@@ -19,6 +19,7 @@ from airflow_provider_dtrain.engine.copies.checkpoints import copy_path, fetch_c
 from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED
 from airflow_provider_dtrain.engine.operations.archives import files_below, pack
 from airflow_provider_dtrain.engine.operations.host_checks import host_checks
+from airflow_provider_dtrain.engine.operations.log_copy import copy_log
 from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy_notes, outputs_of
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, check_reach, log_bytes, rank_of
@@ -143,6 +144,8 @@ def _log(hook: DtrainHook, operation: StoredOperation, content: _Content) -> Jso
         raise NotNowError(f"Attempt {view.number} waits for its slots, so it has no log.")
     rank = rank_of(hook, view, given["rank"])
     check_reach(hook.store, view, rank.rank)
+    if given.get("keep"):
+        return {"end": copy_log(hook, view, rank, redactor=content.redactor, is_wanted=content.is_wanted)}
     end = given["start"]
     for piece in log_bytes(hook, view.run, rank, given["start"], given["end"], redactor=content.redactor):
         content.put(piece.mark + piece.data)

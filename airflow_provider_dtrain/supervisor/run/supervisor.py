@@ -40,6 +40,7 @@ from .container import Container
 from .exit_evidence import ExitEvidence
 from .forked_program import RankProgram
 from .leftovers import origin
+from .log_clock import LogClock
 from .log_limit import cap_log
 from .metrics_file import MetricsFile
 from .preparation import Preparation
@@ -96,6 +97,7 @@ class Supervisor:
         first = Rank(plan["ranks"][0], self.folder)
         self.ranks = [first]
         self.ranks += [Rank(rank, self.folder, first if plan["per_host"] else None) for rank in plan["ranks"][1:]]
+        self.log_clocks = [LogClock(rank.folder) for rank in self.ranks]
         #: Ranks that this process starts.
         self.started = [rank for rank in self.ranks if rank.launcher is None]
         #: Ranks whose end is not recorded yet, with exit code and time.
@@ -486,6 +488,8 @@ class Supervisor:
         if (was_woken or boottime() > self.orphan_deadline) and self._is_orphan():
             self.begin_stop("orphaned", self.plan["grace_s"])
         if self.state in ("running", "stopping") and now >= self.next_log_check:
+            for clock in self.log_clocks:
+                clock.note()
             cut = [cap_log(rank, self.plan["log_limit_bytes"]) for rank in self.ranks]
             self.log_check_s = FLOOD_CHECK_S if any(cut) else min(LOG_CHECK_S, 2 * self.log_check_s)
             self.next_log_check = now + self.log_check_s
@@ -600,6 +604,8 @@ class Supervisor:
             os.unlink(self.folder.file("control"))
         self._note_imports()
         # For bytes written since the last check. No check follows.
+        for clock in self.log_clocks:
+            clock.note(is_last=True)
         for rank in self.ranks:
             cap_log(rank, self.plan["log_limit_bytes"])
         self.set_state("ended")
