@@ -1,3 +1,4 @@
+import log from "../pages/trial/log/log.css?inline";
 import css from "../styles.css?inline";
 
 const ID = "dtrain-styles";
@@ -7,6 +8,6 @@ export const addStyles = (): void => {
   if (document.getElementById(ID) !== null) return;
   const element = document.createElement("style");
   element.id = ID;
-  element.textContent = css;
+  element.textContent = css + log;
   document.head.append(element);
 };

@@ -1,5 +1,6 @@
 import { Box, Button, HStack, Stack, Table, Text } from "@chakra-ui/react";
 import { useState } from "react";
+import { Link } from "react-router-dom";
 
 import { withQuery } from "../../api/client";
 import { type RankRow, type Trial } from "../../api/trial";
@@ -32,7 +33,7 @@ const Log = ({ row }: { row: RankRow }) => {
   );
 };
 
-const Row = ({ row }: { row: RankRow }) => {
+const Row = ({ row, attempt }: { row: RankRow; attempt: number }) => {
   const [isOpen, setOpen] = useState(false);
   const isFailed = row.exit_code !== null && row.exit_code !== 0 && !row.sent_signal;
   return (
@@ -52,11 +53,14 @@ const Row = ({ row }: { row: RankRow }) => {
           {row.error?.split("\n").at(-1) ?? ""}
         </Table.Cell>
         <Table.Cell>
+          <Link className="dtrain-link" style={{ marginInlineEnd: "0.5rem" }} to={`?tab=log&ranks=${row.rank}&attempt=${attempt}`}>
+            Log
+          </Link>
           {row.log_tail === "" ? (
             <Text color="fg.muted">empty</Text>
           ) : (
             <Button aria-expanded={isOpen} onClick={() => setOpen(!isOpen)} size="xs" variant="outline">
-              {isOpen ? "Hide" : "Show"}
+              {isOpen ? "Hide its end" : "Show its end"}
             </Button>
           )}
         </Table.Cell>
@@ -98,7 +102,7 @@ export const RanksTab = ({ trial }: { trial: Trial }) => {
               </Table.Header>
               <Table.Body>
                 {data.rows.map((row) => (
-                  <Row key={row.rank} row={row} />
+                  <Row attempt={data.attempt} key={row.rank} row={row} />
                 ))}
               </Table.Body>
             </Table.Root>

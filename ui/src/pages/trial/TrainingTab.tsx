@@ -13,6 +13,7 @@ import { useNow } from "../../hooks/useNow";
 import { useUrlState } from "../../hooks/useUrlState";
 import { matching } from "../../lib/matching";
 import { byName, inOrder } from "../../lib/metrics";
+import { LogAtTime } from "./log/LogAtTime";
 import { MetricCharts } from "./MetricCharts";
 import { type XAxis } from "./series";
 import { SystemSection } from "./SystemSection";
@@ -65,6 +66,7 @@ export const TrainingTab = ({ trial, metric }: { trial: Trial; metric: string | 
   }
   return (
     <ChartGroup>
+      <LogAtTime>
       <Stack gap={4}>
         <Flex align="center" columnGap={5} rowGap={2} wrap="wrap">
           <HStack gap={2}>
@@ -108,6 +110,7 @@ export const TrainingTab = ({ trial, metric }: { trial: Trial; metric: string | 
         </Grid>
         <TimelineSection isLive={isLive} trialId={trial.trial_id} />
       </Stack>
+      </LogAtTime>
     </ChartGroup>
   );
 };

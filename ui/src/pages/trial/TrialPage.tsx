@@ -17,6 +17,7 @@ import { useUrlState } from "../../hooks/useUrlState";
 import { ConfigView } from "../experiment/ConfigView";
 import { FailureTab, failurePath } from "./FailureTab";
 import { FilesTab } from "./FilesTab";
+import { LogTab } from "./log/LogTab";
 import { ProfileTab } from "./ProfileTab";
 import { ProvenanceSection } from "./ProvenanceSection";
 import { RanksTab } from "./RanksTab";
@@ -64,7 +65,8 @@ export const TrialView = ({ id }: { id: string }) => {
     ...(isFailed ? [{ id: "failure", label: "Failure", content: () => <FailureTab trial={data} /> }] : []),
     ...(data.is_inference ? [{ id: "shards", label: "Shards", content: () => <ShardsTab trial={data} /> }] : []),
     { id: "training", label: "Training", content: () => <TrainingTab metric={experiment?.metric ?? null} trial={data} /> },
-    { id: "ranks", label: "Ranks and logs", content: () => <RanksTab trial={data} /> },
+    { id: "log", label: "Logs", content: () => <LogTab trial={data} /> },
+    { id: "ranks", label: "Ranks", content: () => <RanksTab trial={data} /> },
     { id: "files", label: "Checkpoints and outputs", content: () => <FilesTab trial={data} /> },
     { id: "profile", label: "Profile", content: () => <ProfileTab trial={data} /> },
     {
