@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -37,7 +38,9 @@ def logs(args: Namespace) -> int:
     patience = Patience(session, note)
     if query is not None:
         return LogSearch(_ServerLogs(session, patience, args.trial_id), query, args).run()
-    reader = LogReader(ServerSource(session), args, patience=patience, operations=ServerOperations(session, patience))
+    operations = ServerOperations(session, patience)
+    is_terminal = sys.stdout.isatty()
+    reader = LogReader(ServerSource(session), args, patience=patience, operations=operations, end_first=is_terminal)
     return reader.follow() if args.follow else reader.show()
 
 
@@ -74,6 +77,8 @@ class LogReader:
     """Reader that prints logs from its offsets on, attempt after attempt.
 
     :param operations: requests what only a host has
+    :param end_first: print the end that the server has of a log that has ended, before the host has sent the whole log.
+        A reader at a terminal needs the end first, and a file must not have it twice.
     :param sleep: waits for new output
     """
 
@@ -84,12 +89,14 @@ class LogReader:
         *,
         patience: Patience,
         operations: ServerOperations,
+        end_first: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.source = source
         self.args = args
         self.patience = patience
         self.operations = operations
+        self.end_first = end_first and not args.follow and not args.tail and args.start is None and args.end is None
         self.sleep = sleep
         self._begin(args.attempt)
 
@@ -150,19 +157,20 @@ class LogReader:
             data = base64.b64decode(piece.content, validate=True)
         except ValueError:
             raise ServerError("The server sent a log that is none.") from None
+        is_shown = self.end_first and piece.is_over and piece.start != known and self._show_end(rank, data)
         if piece.start is None:
             # Only the end is known. It is complete once the rank has ended.
             if rank in self._whole or (self.args.follow and not piece.is_over):
                 return piece
             self._whole.add(rank)
             end = self.args.end
-            if self.args.tail or not self._fetched(
-                rank, piece.attempt, known, end, "Only the end of it is known here."
-            ):
+            words = "Only the end of it is known here."
+            if self.args.tail or not (self._fetched(rank, piece.attempt, known, end, words) or is_shown):
                 self._print(rank, self._cut(data))
             return piece
-        if piece.start > known:
-            self._gap(rank, piece.attempt, known, piece.start)
+        if piece.start > known and not self._gap(rank, piece.attempt, known, piece.start) and is_shown:
+            self.offsets[rank] = piece.start + len(data)
+            return piece
         end = piece.start + len(data)
         if self.args.tail and rank not in self.offsets:
             data = self._cut(data)
@@ -176,13 +184,25 @@ class LogReader:
     def _cut(self, data: bytes) -> bytes:
         return data[-1024 * self.args.tail :] if self.args.tail else data
 
-    def _gap(self, rank: int, attempt: int, start: int, end: int) -> None:
+    def _show_end(self, rank: int, data: bytes) -> bool:
+        """Print the end of a log that has ended, and return whether there is one."""
+        if not data:
+            return False
+        note(f"The end of the log of rank {rank}, as the server has it:")
+        self._print(rank, data)
+        self._writers.pop(rank).end()
+        note(f"The whole log of rank {rank}, as soon as its host has sent it:")
+        return True
+
+    def _gap(self, rank: int, attempt: int, start: int, end: int) -> bool:
+        """Print bytes that only the host has, and return whether it sent them."""
         if self.args.tail and rank not in self.offsets:
-            return
+            return False
         end = end if self.args.end is None else min(end, self.args.end)
         if start < end:
             words = f"Bytes {start} to {end} ({byte_size(end - start)}) of the log of rank {rank} are on its host only."
-            self._fetched(rank, attempt, start, end, words)
+            return self._fetched(rank, attempt, start, end, words)
+        return False
 
     def _fetched(self, rank: int, attempt: int, start: int, end: int | None, words: str) -> bool:
         """Print bytes of a log that only its host has, and return whether the host sent them.

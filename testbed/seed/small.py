@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
 from testbed.seed.experiments import Planned
+from testbed.seed.logs import HOSTILE, logged, steps, write_log
 from testbed.seed.run import Run
 from testbed.seed.scenes import TEMPLATE, key, raises, searched, trained
 from testbed.seed.simulation import Awaits, Life, Simulation
@@ -222,6 +223,7 @@ def not_numbers(site: Simulation) -> Life:
         if step % 10 == 0:
             values = {"accuracy": 0.1 if step < 30 else math.nan, "loss": loss}
             run.commit([{"kind": "validation", "step": 10 * step, "metrics": values, "epoch": step / 10}])
+    write_log(run, 0, steps(0, 0, 600) + HOSTILE + b"loss is nan\n", run.started_s, is_complete=True)
     run.exits({}, {0: "loss is nan\n"})
     run.finish("completed")
 
@@ -282,6 +284,7 @@ def finetune(site: Simulation) -> Life:
     run.move_on(failure, lost)
     site.soon(returns(site, former, lost), 300)
     yield from run.start()
+    site.soon(logged(run, ranks=4, parts=30))
     yield from trained(run, course, progress)
 
 

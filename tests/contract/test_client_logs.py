@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,7 @@ from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
-from airflow_provider_dtrain.errors import StaleWatchError
+from airflow_provider_dtrain.errors import StaleWatchError, UserError
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.cutting_proxy import CuttingProxy
@@ -126,6 +127,48 @@ def test_output_that_only_the_host_has_is_named_with_the_command(server, log, ca
     assert shown.out == log.content[-TAIL:]
     start = len(log.content) - TAIL
     assert f"airflow dtrain trials logs 1 --rank 0 --from 0 --to {start}".encode() in shown.err
+
+
+class HostOperations:
+    """Operations of a host that sends the log, or does not answer."""
+
+    def __init__(self, log: Log, shown: list[bytes], is_away: bool) -> None:
+        self.log, self.shown, self.is_away = log, shown, is_away
+
+    def run(self, _result, kind, body, put):
+        # What was printed before the host was asked.
+        self.shown.append(sys.stdout.buffer.getvalue() if hasattr(sys.stdout, "buffer") else b"")
+        assert kind == "log"
+        if self.is_away:
+            raise UserError("Host 'a' does not answer.")
+        put(self.log.content[body["start"] : body["end"]])
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_terminal_gets_the_stored_end_of_an_ended_trial_before_its_host_has_answered(
+    server, log, search, monkeypatch, capsysbinary, is_known, is_away
+):
+    for _ in range(30):
+        log.write(9000)
+    content = log.content
+    if not is_known:
+        watch = search.watches[log.ticket.attempt_id]
+        search.store.events.commit_log(log.ticket.attempt_id, watch, "a", 0, None, content[-TAIL:], tail_end=None)
+    log.end()
+    session = Session(address(server.url), "given")
+    shown: list[bytes] = []
+    args = parser().parse_args(["trials", "logs", "1"])
+    reader = LogReader(
+        ServerSource(session), args, patience=Patience(session, lambda _: None),
+        operations=HostOperations(log, shown, is_away), end_first=True,
+    )  # fmt: skip
+    monkeypatch.setattr("airflow_provider_dtrain.terminal.log_text._is_regular_file", lambda: True)
+    assert reader.show() == 0
+    out, err = capsysbinary.readouterr()
+    assert shown == [content[-TAIL:]]
+    assert out == content[-TAIL:] + (b"" if is_away else content)
+    assert (b"Host 'a' does not answer." in err) == is_away
 
 
 def test_parts_of_a_log_are_chosen_by_bytes(server, log, capfdbinary):
