@@ -7,7 +7,9 @@ from testbed.seed.run import Run
 from testbed.seed.simulation import Life
 
 #: Simulated seconds between two parts of a log.
-PART_S = 120.0
+PART_S = 300.0
+#: Parts of a log: more than two days.
+PARTS = 600
 #: Bytes that no page may obey.
 HOSTILE = b"<img src=x onerror=window.hacked=1> \x1b]0;title\x07\x1b[2J\0 \xff \xe2\x80\xae evil\r<b>shown</b>\n"
 
@@ -48,9 +50,9 @@ def steps(rank: int, first: int, count: int) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def logged(run: Run, ranks: int, parts: int) -> Life:
-    """The logs of the first ranks of a run, while it trains."""
-    for part in range(parts):
+def logged(run: Run, ranks: int) -> Life:
+    """The logs of the first ranks of a run, from the first attempt on."""
+    for part in range(PARTS):
         begin_s = run.site.clock.unix
         yield PART_S
         for rank in range(ranks):

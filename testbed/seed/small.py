@@ -263,6 +263,7 @@ def finetune(site: Simulation) -> Life:
     run = Run(site, planned.submission())
     run.submit()
     site.soon(recorded(run, Machines(every_s=20, slow_rank=11)))
+    site.soon(logged(run, ranks=4))
     course = Course(
         epochs=40,
         batches=500,
@@ -284,7 +285,6 @@ def finetune(site: Simulation) -> Life:
     run.move_on(failure, lost)
     site.soon(returns(site, former, lost), 300)
     yield from run.start()
-    site.soon(logged(run, ranks=4, parts=30))
     yield from trained(run, course, progress)
 
 

@@ -39,7 +39,7 @@ interface Props {
   clock: Clock | null;
   onClock: ((clock: Clock) => void) | null;
   marks: readonly TimelineEntry[];
-  height: string;
+  isShort: boolean;
   /** Return the address of a line, and that of the charts at a time. */
   lineAddress: (rank: number, line: number) => string;
   timeAddress: (at: string) => string;
@@ -94,7 +94,7 @@ const Chosen = ({ row, zone, address, onClose }: { row: LogLine; zone: string; a
 );
 
 /** The log of one rank: all of its lines, or those that a search finds. */
-export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, height, lineAddress, timeAddress }: Props) => {
+export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, isShort, lineAddress, timeAddress }: Props) => {
   const zone = useTimezone();
   const { rank } = place;
   const log = useLog(place, { line, at });
@@ -158,7 +158,7 @@ export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, h
   const of = `rank ${rank}${host === null ? "" : ` on ${host}`}`;
   const status = isSearched
     ? `${plural(search.rows.length, "line")}${search.isDone ? " found" : " so far"}${search.isDone ? "" : `, searched up to line ${search.searched.toLocaleString("en")} of ${search.total.toLocaleString("en")}`}`
-    : `${known.total > 0 ? plural(known.total, "line") : `the last ${plural(known.tail.length, "line")}`}${hasWhole ? "" : isOver ? " so far" : ", growing"}`;
+    : `${known.total > 0 ? plural(known.total, "line") : known.tail.length > 0 ? `the last ${plural(known.tail.length, "line")}` : "no line yet"}${hasWhole ? "" : isOver ? " so far" : ", growing"}`;
   const problem = hasWhole ? null : copy.problem;
   return (
     <Box minW={0}>
@@ -188,7 +188,7 @@ export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, h
           <LogRows
             count={shown}
             handle={rows}
-            height={height}
+            isShort={isShort}
             key={isSearched ? "search" : "log"}
             label={`Log of rank ${rank}`}
             onPinned={setPinned}

@@ -14,7 +14,8 @@ export interface LogRowsHandle {
 interface Props {
   count: number;
   label: string;
-  height: string;
+  /** Half as high as usual. */
+  isShort: boolean;
   render: (index: number) => ReactNode;
   /** Receives the visible lines. */
   onShow: (first: number, last: number) => void;
@@ -26,7 +27,7 @@ interface Props {
 }
 
 /** Lines in a frame, of which only the visible ones exist. */
-export const LogRows = ({ count, label, height, render, onShow, pinned, onPinned, handle }: Props) => {
+export const LogRows = ({ count, label, isShort, render, onShow, pinned, onPinned, handle }: Props) => {
   const frame = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
   const [room, setRoom] = useState(0);
@@ -63,6 +64,7 @@ export const LogRows = ({ count, label, height, render, onShow, pinned, onPinned
     <div
       aria-label={label}
       className="dtrain-log"
+      data-short={isShort || undefined}
       onScroll={({ currentTarget }) => {
         setTop(currentTarget.scrollTop);
         const isEnd = currentTarget.scrollTop + currentTarget.clientHeight >= currentTarget.scrollHeight - LINE_PX;
@@ -70,7 +72,6 @@ export const LogRows = ({ count, label, height, render, onShow, pinned, onPinned
       }}
       ref={frame}
       role="region"
-      style={{ height }}
       tabIndex={0}
     >
       <div className="dtrain-log-room" style={{ height: heightOf(count) }}>

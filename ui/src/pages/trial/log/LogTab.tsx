@@ -1,4 +1,4 @@
-import { Box, Button, Field, Flex, Grid, HStack, Input, Switch, Text } from "@chakra-ui/react";
+import { Box, Button, Flex, Grid, HStack, Input, Switch, Text } from "@chakra-ui/react";
 import { useCallback, useMemo, useState } from "react";
 import { useLocation } from "react-router-dom";
 
@@ -28,18 +28,19 @@ const TimeField = ({ label, value, onChange }: { label: string; value: string; o
   }
   const isValid = text === "" || asTime(text) !== null;
   return (
-    <Field.Root invalid={!isValid} orientation="horizontal" width="auto">
-      <Field.Label fontSize="sm">{label}</Field.Label>
+    <HStack as="label" gap={1}>
+      <Text fontSize="sm">{label}</Text>
       <Input
+        aria-invalid={!isValid}
         onBlur={() => isValid && onChange(text)}
         onChange={(event) => setText(event.target.value)}
         onKeyDown={(event) => event.key === "Enter" && isValid && onChange(text)}
         placeholder="2026-01-31T14:05Z"
         size="xs"
         value={text}
-        width="190px"
+        width="165px"
       />
-    </Field.Root>
+    </HStack>
   );
 };
 
@@ -62,7 +63,7 @@ export const LogTab = ({ trial }: { trial: Trial }) => {
   const at = asTime(view.at);
   return (
     <Box>
-      <Flex align="center" columnGap={4} mb={3} rowGap={2} wrap="wrap">
+      <Flex align="center" columnGap={3} mb={2} rowGap={2} wrap="wrap">
         <AttemptPicker attempts={trial.attempts_list.length} onChange={(next) => setView({ attempt: next, line: 0 })} value={attempt} />
         {rows !== undefined && rows.length > 1 ? (
           <FilterSelect
@@ -82,7 +83,7 @@ export const LogTab = ({ trial }: { trial: Trial }) => {
         </Switch.Root>
         <FilterSelect all="All levels" label="Lowest level" multiple={false} onChange={(next) => setView({ level: next.at(-1) ?? "" })} options={LEVELS} value={view.level === "" ? [] : [view.level]} />
         <TimeField label="Since" onChange={(since) => setView({ since })} value={view.since} />
-        <TimeField label="until" onChange={(until) => setView({ until })} value={view.until} />
+        <TimeField label="Until" onChange={(until) => setView({ until })} value={view.until} />
         {query === null ? null : <Button onClick={() => setView({ grep: "", regex: false, level: "", since: "", until: "" })} size="xs" variant="outline">Show all lines</Button>}
       </Flex>
       {at === null || query !== null || view.line > 0 ? null : (
@@ -96,7 +97,7 @@ export const LogTab = ({ trial }: { trial: Trial }) => {
           <LogPane
             at={at}
             clock={clock}
-            height={ranks.length > 2 ? "38vh" : "62vh"}
+            isShort={ranks.length > 2}
             host={hosts.get(rank) ?? null}
             key={`${rank} ${attempt ?? ""} ${view.at}`}
             line={view.line}
