@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.logs.chunks import cut
 from airflow_provider_dtrain.core.logs.clock import offsets_between, samples_of, time_of, within
-from airflow_provider_dtrain.core.logs.query import LogQuery, in_span, line_starts, with_level, with_text
+from airflow_provider_dtrain.core.logs.query import LogQuery, in_span, line_starts, may_match, with_level, with_text
 from airflow_provider_dtrain.core.logs.text import LogLevel, count_lines, levels_of, lines_of
 from airflow_provider_dtrain.engine.logs.expression import ExpressionLateError, ExpressionSearch
 from airflow_provider_dtrain.errors import UserError
@@ -81,6 +81,22 @@ def test_a_line_of_a_megabyte_and_a_million_escapes_are_read_in_time() -> None:
 )
 def test_the_level_of_a_line_is_where_logging_and_torch_write_it(line: str, level: str | None) -> None:
     assert levels_of([line]) == [level]
+
+
+LEVELLED = st.sampled_from([
+    "2026 ERROR x", "W1127 21:51:24.1 1 x] y", "[E1127 21:51:24.1 x", "a.b.MyError", "KeyboardInterrupt", "warning: z",
+    "x: UserWarning: y", "Traceback (most recent call last):", "  frame", "error: z", "Fatal Python error: x", "dtrain: x",
+])  # fmt: skip
+LINES = st.lists(st.one_of(LEVELLED, st.text(max_size=5)), max_size=6)
+
+
+@given(LINES, st.sampled_from(LogLevel), st.sampled_from(["", "x", "ERROR", "é"]))
+def test_a_part_is_skipped_only_if_no_line_of_it_matches(lines: list[str], level: LogLevel, text: str) -> None:
+    content = "\n".join(lines).encode()
+    query = LogQuery(text=text, level=level)
+    found = lines_of(content)
+    if with_level(found, with_text(found, query), level):
+        assert may_match(content, query)
 
 
 def test_all_lines_of_a_traceback_are_errors() -> None:

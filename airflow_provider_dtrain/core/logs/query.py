@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Final
 
 from airflow_provider_dtrain.core.logs.clock import Sample, offsets_between
-from airflow_provider_dtrain.core.logs.text import LogLevel, count_lines, levels_of
+from airflow_provider_dtrain.core.logs.text import LogLevel, count_lines, levels_of, may_have, plain_text
 
 #: Most characters of a text or expression.
 QUERY_CHARS: Final = 500
@@ -65,6 +65,13 @@ def with_text(lines: Sequence[str], query: LogQuery) -> list[int]:
         return [index for index, line in enumerate(lines) if search(line)]
     wanted = query.text.lower()
     return [index for index, line in enumerate(lines) if wanted in line.lower()]
+
+
+def may_match(content: bytes, query: LogQuery) -> bool:
+    """Return False if no line of a part of a log has the text and the level. It is faster than to read each line."""
+    text = plain_text(content)
+    has_text = query.is_regex or query.text.lower() in text.lower()
+    return has_text and may_have(text, query.level)
 
 
 def with_level(lines: Sequence[str], among: Collection[int], level: LogLevel | None) -> list[int]:

@@ -20,6 +20,14 @@ _ERROR: Final = re.compile(
 )
 _WARNING: Final = re.compile(r"\b\w*Warning: |^warning:", re.ASCII)
 _TRACEBACK: Final = "Traceback (most recent call last)"
+#: A text without a match has no line of the level or of a more important one. The others are in most texts.
+_ERROR_HINT: Final = (
+    r"ERROR|CRITICAL|FATAL|SEVERE|Traceback|[Ee]rror|Exception|Interrupt|Exit|Segmentation|dtrain|[EF]\d{4} "
+)
+_HINTS: Final = {
+    "error": re.compile(_ERROR_HINT),
+    "warning": re.compile(rf"{_ERROR_HINT}|WARN|[Ww]arning|W\d{{4}} "),
+}
 
 
 class LogLevel(StrEnum):
@@ -40,16 +48,19 @@ _ORDER: Final = tuple(LogLevel)
 _LETTERS: Final = {"I": LogLevel.INFO, "W": LogLevel.WARNING, "E": LogLevel.ERROR, "F": LogLevel.ERROR}
 
 
+def plain_text(content: bytes) -> str:
+    """Return a part of a log without escape sequences. Bytes that are not UTF-8 become U+FFFD."""
+    text = content.decode("utf-8", "replace")
+    return _ESCAPE.sub("", text) if "\x1b" in text else text
+
+
 def lines_of(content: bytes) -> list[str]:
     """Return the lines of a part of a log as a terminal would leave them.
 
-    Bytes that are not UTF-8 become U+FFFD. Escape sequences are removed. Of a line that was overwritten with carriage
-    returns the last version stays. Other control characters stay. There is one text for each line of the content.
+    Of a line that was overwritten with carriage returns the last version stays, as do other control characters. There
+    is one text for each line of the content.
     """
-    text = content.decode("utf-8", "replace")
-    if "\x1b" in text:
-        text = _ESCAPE.sub("", text)
-    lines = text.split("\n")
+    lines = plain_text(content).split("\n")
     if not lines[-1] and (content.endswith(b"\n") or not content):
         lines.pop()
     return [_last_version(line) if "\r" in line else line for line in lines]
@@ -80,6 +91,12 @@ def levels_of(lines: Iterable[str]) -> list[LogLevel | None]:
         else:
             found.append(_level(start))
     return found
+
+
+def may_have(text: str, level: LogLevel | None) -> bool:
+    """Return False if no line of a text has a level or a more important one. It is faster than to read each line."""
+    hint = None if level is None else _HINTS.get(level)
+    return hint is None or hint.search(text) is not None
 
 
 def _level(start: str) -> LogLevel | None:

@@ -7,7 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_dtrain.core.logs.query import QUERY_CHARS, LogQuery, in_span, line_starts, with_level, with_text
+from airflow_provider_dtrain.core.logs.query import (
+    QUERY_CHARS,
+    LogQuery,
+    in_span,
+    line_starts,
+    may_match,
+    with_level,
+    with_text,
+)
 from airflow_provider_dtrain.core.logs.text import lines_of
 from airflow_provider_dtrain.engine.logs.expression import ExpressionLateError, ExpressionSearch
 from airflow_provider_dtrain.errors import UserError
@@ -118,11 +126,15 @@ def _parts(store: Store, log: KnownLog, first: int) -> Iterator[LogPart]:
 def _matches(
     part: LogPart, query: LogQuery, indices: Callable[[bytes, list[str]], list[int]], first: int
 ) -> list[LogLine]:
-    lines = lines_of(part.content)
-    span = in_span(query, line_starts(part.content, part.start or 0), part.samples)
-    begin = max(span.start, 0 if part.first_line is None else first - part.first_line)
-    if begin >= span.stop:
+    if not may_match(part.content, query):
         return []
-    among = [index for index in indices(part.content, lines) if begin <= index < span.stop]
+    lines = lines_of(part.content)
+    begin, end = 0 if part.first_line is None else max(0, first - part.first_line), len(lines)
+    if query.since is not None or query.until is not None:
+        span = in_span(query, line_starts(part.content, part.start or 0), part.samples)
+        begin, end = max(begin, span.start), min(end, span.stop)
+    if begin >= end:
+        return []
+    among = [index for index in indices(part.content, lines) if begin <= index < end]
     among = with_level(lines, among, query.level)
     return part.rows(lines, among) if among else []

@@ -196,11 +196,13 @@ export interface Found {
   searched: number;
   total: number;
   isDone: boolean;
+  /** Bytes that the store had when the search ended. */
+  copied: number;
   problem: string | null;
   error: ApiError | null;
 }
 
-const NOTHING: Found = { rows: [], searched: 0, total: 0, isDone: false, problem: null, error: null };
+const NOTHING: Found = { rows: [], searched: 0, total: 0, isDone: false, copied: 0, problem: null, error: null };
 /** Lines that a search loads before they are visible. */
 const AHEAD = 300;
 
@@ -216,7 +218,7 @@ export const useSearch = (place: LogPlace, query: Query | null, copied: number):
   const [wanted, setWanted] = useState({ base, last: 0 });
   const found = state.base === base ? state.found : NOTHING;
   const needed = (wanted.base === base ? wanted.last : 0) + AHEAD;
-  const isDue = base !== null && found.error === null && found.problem === null && found.rows.length < needed && (!found.isDone || copied > 0);
+  const isDue = base !== null && found.error === null && found.problem === null && found.rows.length < needed && (!found.isDone || copied > found.copied);
   const call = async (signal: AbortSignal): Promise<Outcome> => {
     if (base === null) return "stop";
     let current = found;
@@ -229,7 +231,7 @@ export const useSearch = (place: LogPlace, query: Query | null, copied: number):
         const numbered = data.rows.filter(({ number }) => number === null || number < data.total || data.is_over);
         current = {
           rows: [...current.rows.filter(({ number }) => number !== null && number < current.total), ...numbered],
-          searched: data.next ?? data.total, total: data.total, isDone: data.next === null, problem: data.problem, error: null,
+          searched: data.next ?? data.total, total: data.total, isDone: data.next === null, copied, problem: data.problem, error: null,
         };
         const shown = current;
         setState({ base, found: shown });
