@@ -84,8 +84,9 @@ def test_the_level_of_a_line_is_where_logging_and_torch_write_it(line: str, leve
 
 
 LEVELLED = st.sampled_from([
-    "2026 ERROR x", "W1127 21:51:24.1 1 x] y", "[E1127 21:51:24.1 x", "a.b.MyError", "KeyboardInterrupt", "warning: z",
-    "x: UserWarning: y", "Traceback (most recent call last):", "  frame", "error: z", "Fatal Python error: x", "dtrain: x",
+    "2026 ERROR x", "W1127 21:51:24.1 1 x] y", "[E1127 21:51:24.1 x", "a.b.MyError", "KeyboardInterrupt",
+    "warning: z", "x: UserWarning: y", "Traceback (most recent call last):", "  frame",
+    "error: z", "Fatal Python error: x", "dtrain: x",
 ])  # fmt: skip
 LINES = st.lists(st.one_of(LEVELLED, st.text(max_size=5)), max_size=6)
 

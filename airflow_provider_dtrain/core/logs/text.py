@@ -20,14 +20,12 @@ _ERROR: Final = re.compile(
 )
 _WARNING: Final = re.compile(r"\b\w*Warning: |^warning:", re.ASCII)
 _TRACEBACK: Final = "Traceback (most recent call last)"
-#: A text without a match has no line of the level or of a more important one. The others are in most texts.
-_ERROR_HINT: Final = (
-    r"ERROR|CRITICAL|FATAL|SEVERE|Traceback|[Ee]rror|Exception|Interrupt|Exit|Segmentation|dtrain|[EF]\d{4} "
-)
-_HINTS: Final = {
-    "error": re.compile(_ERROR_HINT),
-    "warning": re.compile(rf"{_ERROR_HINT}|WARN|[Ww]arning|W\d{{4}} "),
-}
+#: A text without any of these has no error, or no warning, unless it has a line of glog.
+_ERROR_PARTS: Final = (
+    "ERROR", "CRITICAL", "FATAL", "SEVERE", "Traceback", "rror", "Exception", "Interrupt", "Exit", "Segmentation", "dtrain",
+)  # fmt: skip
+_PARTS: Final = {"error": _ERROR_PARTS, "warning": (*_ERROR_PARTS, "WARN", "arning")}
+_GLOG_LETTERS: Final = re.compile(r"[EFW]\d{4} \d")
 
 
 class LogLevel(StrEnum):
@@ -95,8 +93,9 @@ def levels_of(lines: Iterable[str]) -> list[LogLevel | None]:
 
 def may_have(text: str, level: LogLevel | None) -> bool:
     """Return False if no line of a text has a level or a more important one. It is faster than to read each line."""
-    hint = None if level is None else _HINTS.get(level)
-    return hint is None or hint.search(text) is not None
+    parts = None if level is None else _PARTS.get(level)
+    # A search for several words by one expression takes ten times as long.
+    return parts is None or any(part in text for part in parts) or _GLOG_LETTERS.search(text) is not None
 
 
 def _level(start: str) -> LogLevel | None:
