@@ -22,7 +22,8 @@ _WARNING: Final = re.compile(r"\b\w*Warning: |^warning:", re.ASCII)
 _TRACEBACK: Final = "Traceback (most recent call last)"
 #: A text without any of these has no error, or no warning, unless it has a line of glog.
 _ERROR_PARTS: Final = (
-    "ERROR", "CRITICAL", "FATAL", "SEVERE", "Traceback", "rror", "Exception", "Interrupt", "Exit", "Segmentation", "dtrain",
+    "ERROR", "CRITICAL", "FATAL", "SEVERE", "Traceback", "rror", "Exception", "Interrupt", "Exit", "Segmentation",
+    "dtrain",
 )  # fmt: skip
 _PARTS: Final = {"error": _ERROR_PARTS, "warning": (*_ERROR_PARTS, "WARN", "arning")}
 _GLOG_LETTERS: Final = re.compile(r"[EFW]\d{4} \d")
