@@ -562,6 +562,20 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_rank_log.py::test_nothing_is_confirmed_before_the_parent_has_answered",
     ),
     Mutant(
+        name="a part of a line is copied while its rank runs",
+        path=f"{ENGINE}/operations/log_copy.py",
+        old="else data.rfind(b\"\\n\") + 1",
+        new="else len(data)",
+        test="tests/contract/test_log_copies.py::test_a_log_that_grows_is_copied_once_in_whole_lines_and_numbered",
+    ),
+    Mutant(
+        name="lines of a log are read without the right to read task logs",
+        path="airflow_provider_dtrain/store/queries/log_lines.py",
+        old="    rights.require_logs(trial.key.dag_id)\n",
+        new="",
+        test="tests/contract/test_log_copies.py::test_only_users_who_may_read_the_task_logs_read_lines_and_search",
+    ),
+    Mutant(
         name="the end of a run waits for the pause of its log",
         path=f"{SUPERVISOR}/channel/streams.py",
         old="if now < stream.not_before and not self.final:",
