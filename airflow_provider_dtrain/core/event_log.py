@@ -349,6 +349,7 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
         "skipped": _skipped,
         "sha256": _text(64), "schema": _schema,
     },
+    "media": {"step": _count},
     "trace": {"path": _text(4096), "step": _maybe(_count), "size_bytes": _maybe(_count)},
     "timings": {"batches": _maybe(_count), "names": _timings},
 }  # fmt: skip

@@ -86,8 +86,8 @@ def role_outputs(layout: Layout, args: argparse.Namespace) -> None:
     limit_files = fields.integer("limit_files", 0, OUTPUT_FILES)
     if not os.path.isdir(folder.file("work")):
         raise Refused("not_found", f"{args.run} has no files on this host.")
-    traces = fields.flag("traces", default=False)
-    OutputSender(folder, known, limit_bytes, limit_files, traces=traces).send(sys.stdout.buffer)
+    library_only = fields.flag("library_only", default=False)
+    OutputSender(folder, known, limit_bytes, limit_files, library_only=library_only).send(sys.stdout.buffer)
 
 
 def role_put(layout: Layout, args: argparse.Namespace) -> Json:

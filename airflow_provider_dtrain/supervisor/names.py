@@ -15,8 +15,8 @@ OUTPUT_FOLDERS = ("checkpoints", "work")
 CONTAINER_LABEL, CONTAINER_SOCKET = "dtrain.run", "container.sock"
 #: File of a run's folder from before its container exists until the runtime has confirmed that it does not any longer.
 CONTAINER_RECORD = "container.json"
-#: Folder of the traces of the profiler of the training library.
-TRACES = "work/traces"
+#: Folders in which the training library writes traces of the profiler, and media.
+LIBRARY_FOLDERS = ("work/traces", "work/media")
 #: Last member of the outputs archive. It lists what was sent and what was not.
 OUTPUTS_END = "end.json"
 RUN_NAME = re.compile(r"(?:[0-9a-f]{8}-)?t\d{1,18}\.\d{1,9}\.\d{1,18}", re.ASCII)

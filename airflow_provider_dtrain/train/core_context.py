@@ -27,6 +27,7 @@ from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import console, failure
 from airflow_provider_dtrain.train.reports.builtin_metrics import BuiltinMetrics
 from airflow_provider_dtrain.train.reports.events import EventWriter, encode_event
+from airflow_provider_dtrain.train.reports.media import MediaReports, MediaWriter
 from airflow_provider_dtrain.train.reports.metrics import Reporter, epoch_field
 from airflow_provider_dtrain.train.reports.profiler import Profiler
 from airflow_provider_dtrain.train.reports.reducers import number, reduce_over_ranks
@@ -40,7 +41,7 @@ from airflow_provider_dtrain.train.values import JsonObject
 GO_ON, REACHED, STOP, DECIDED = range(4)
 
 
-class CoreContext:
+class CoreContext(MediaReports):
     """One rank of a trial: its facts, reports, stop, and checkpoints of files.
 
     It does not use PyTorch, so this class is enough for a program of any framework, or without one.
@@ -108,6 +109,7 @@ class CoreContext:
         self.files = FileCheckpoints(env, distributed, saver)
         #: Recorder of traces of some batches.
         self.profiler = Profiler(env, writer)
+        self._media = MediaWriter(env, writer)
 
     # -- the trial -----------------------------------------------------------------------------------------------------
 
@@ -146,6 +148,14 @@ class CoreContext:
     def world_size(self) -> int:
         """The number of ranks of the gang."""
         return self._env.world_size
+
+    @property
+    def media(self) -> MediaWriter:
+        """Writer of images, tables and texts."""
+        return self._media
+
+    def _media_step(self) -> int:
+        return self._last_step
 
     @property
     def last_step(self) -> int:
@@ -434,6 +444,7 @@ class CoreContext:
         self._saver.release()
         self._timings.close()
         self._reporter.loggers.close()
+        self._media.close()
         self._write_result()
         console.log_folder(self._env, self._saver.shown_latest())
         self.distributed.barrier()
@@ -464,6 +475,7 @@ class CoreContext:
             self._reporter.flush()
             self._reporter.loggers.close()
             self._timings.close()
+            self._media.close()
         self._saver.settle()
         self._saver.release()
         if result:

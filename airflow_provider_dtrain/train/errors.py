@@ -35,6 +35,7 @@
     │       ├── FolderInUseError   another run writes to it, or has taken it over
     │       └── OtherRunError    it holds results of other inputs, code, weights or settings
     ├── BadShardError            a shard of a batch inference failed too often
+    ├── MediaError               an image or table has a form that cannot be shown (also a ValueError)
     ├── LostRankError            a rank has left while other ranks wait for its message
     └── LeaderFailedError        rank 0 or local rank 0 failed while other ranks waited for it
 """
@@ -211,6 +212,10 @@ class OtherRunError(OutputFolderError):
 
 class BadShardError(TrainError):
     """Raised when a shard of a batch inference failed too often."""
+
+
+class MediaError(TrainError, ValueError):
+    """Raised when an image, a table or another report of media has a form that cannot be shown."""
 
 
 class LostRankError(TrainError):

@@ -7,10 +7,10 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,9 +37,16 @@ class Host:
         self.known: dict[str, str] = {}
         self.limit_bytes = 0
 
-    def has(self, files: dict[str, bytes], *, sent: set[str] | None = None, **end: Any) -> Host:
+    def has(
+        self,
+        files: dict[str, bytes],
+        *,
+        sent: set[str] | None = None,
+        times: Mapping[str, float] = MappingProxyType({}),
+        **end: Any,
+    ) -> Host:
         """Let the next archive hold files, all of them or those that are named."""
-        entries = {path: [len(content), 1.5, version(content)] for path, content in files.items()}
+        entries = {path: [len(content), times.get(path, 1.5), version(content)] for path, content in files.items()}
         chosen = files if sent is None else sent
         self.members = [member(path, content=files[path]) for path in chosen]
         self.members.append(member("end.json", content=json.dumps({"files": entries, **end}).encode()))
@@ -47,7 +54,7 @@ class Host:
 
     @contextlib.contextmanager
     def outputs(
-        self, run: str, *, known: dict[str, str], limit_bytes: int, limit_files: int, traces: bool
+        self, run: str, *, known: dict[str, str], limit_bytes: int, limit_files: int, library_only: bool
     ) -> Iterator[io.BytesIO]:
         self.known = known
         self.limit_bytes = limit_bytes
@@ -63,8 +70,10 @@ def copies(tmp_path: Path) -> OutputCopies:
     return OutputCopies(tmp_path / "trial-1")
 
 
-def take(copies: OutputCopies, host: Any, attempt: int = 1, *, limit: int = LIMIT, traces: bool = False) -> Generation:
-    return copies.take(host, manifest(attempt), limit_bytes=limit, traces=traces)
+def take(
+    copies: OutputCopies, host: Any, attempt: int = 1, *, limit: int = LIMIT, library_only: bool = False
+) -> Generation:
+    return copies.take(host, manifest(attempt), limit_bytes=limit, library_only=library_only)
 
 
 def held(copies: OutputCopies) -> dict[str, bytes]:
@@ -252,21 +261,63 @@ def test_traces_of_earlier_attempts_stay_and_count_towards_the_limit(copies: Out
     host = Host()
     first, second, third = (f"work/traces/rank0-attempt{number}-batch5.json.gz" for number in (1, 2, 2))
     third = third.replace("batch5", "batch9")
-    take(copies, host.has({first: b"1111"}), traces=True)
-    take(copies, host.has({second: b"22"}), 2, traces=True)
+    take(copies, host.has({first: b"1111"}), library_only=True)
+    take(copies, host.has({second: b"22"}), 2, library_only=True)
     assert host.limit_bytes == LIMIT - 4
-    take(copies, host.has({second: b"22", third: b"3"}, sent={third}), 2, traces=True)
+    take(copies, host.has({second: b"22", third: b"3"}, sent={third}), 2, library_only=True)
     assert held(copies) == {first: b"1111", second: b"22", third: b"3"}
-    take(copies, host.has({third: b"3"}, sent=set()), 2, traces=True)
+    take(copies, host.has({third: b"3"}, sent=set()), 2, library_only=True)
     assert held(copies) == {first: b"1111", third: b"3"}
     take(copies, host.has({"work/a": b"1"}), 3)
     assert held(copies) == {"work/a": b"1"}
 
 
+def test_media_of_earlier_attempts_stay_within_a_quota_the_latest_first(
+    copies: OutputCopies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_generations, "EARLIER_FILES", 2)
+    monkeypatch.setattr(output_generations, "EARLIER_BYTES", 10)
+    host = Host()
+    trace = "work/traces/rank0-attempt1-batch5.json.gz"
+    old, middle, new = (f"work/media/a/{step}-attempt1-image.png" for step in (1, 2, 3))
+    times = {old: 1.0, middle: 2.0, new: 3.0, trace: 0.0}
+    take(copies, host.has({trace: b"1" * 20, old: b"1", middle: b"2", new: b"3"}, times=times), library_only=True)
+    again = "work/media/a/3-attempt2-image.png"
+    take(copies, host.has({again: b"4"}, times={again: 4.0}), 2, library_only=True)
+    assert set(held(copies)) == {trace, middle, new, again}
+    assert host.limit_bytes == LIMIT - 22
+    monkeypatch.setattr(output_generations, "EARLIER_BYTES", 1)
+    take(copies, host.has({}), 3, library_only=True)
+    assert set(held(copies)) == {trace, again}
+
+
+async def test_a_host_that_reports_media_without_end_starts_a_copy_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rt: Any = SimpleNamespace(settings=SimpleNamespace(checkpoint_dir=tmp_path, output_sync_period_s=3600.0))
+    view: Any = SimpleNamespace(experiment_id=1, trial_id=1)
+    keeper, at_end = OutputKeeper(rt, view), None
+    rt.settings.output_sync_period_s = 0.0
+    at_end = OutputKeeper(rt, view)
+    clock = [100.0]
+    monkeypatch.setattr(
+        "airflow_provider_dtrain.engine.copies.outputs.time", SimpleNamespace(monotonic=lambda: clock[0])
+    )
+    woken: list[tuple[str, float]] = []
+    monkeypatch.setattr(keeper, "wake", lambda: woken.append(("keeper", clock[0])))
+    monkeypatch.setattr(at_end, "wake", lambda: woken.append(("at_end", clock[0])))
+    for _ in range(100):
+        keeper.reported()
+        at_end.reported()
+        clock[0] += 1
+    assert woken == [("keeper", 100.0), ("keeper", 130.0), ("keeper", 160.0), ("keeper", 190.0)]
+
+
 @pytest.mark.parametrize(
-    ("kinds", "copied"), [((), False), (("init",), None), (("init", "trace"), True), (("trace",), False)]
+    ("kinds", "copied"),
+    [((), False), (("init",), None), (("init", "trace"), True), (("trace",), False), (("init", "media"), True)],
 )
-async def test_of_a_program_with_the_library_only_traces_are_copied(
+async def test_of_a_program_with_the_library_only_traces_and_media_are_copied(
     kinds: tuple[str, ...], copied: bool | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def db(call: Any, *args: Any, **options: Any) -> Any:
@@ -274,8 +325,8 @@ async def test_of_a_program_with_the_library_only_traces_are_copied(
 
     taken: list[bool] = []
 
-    async def take(_: OutputKeeper, manifest: Manifest, *, traces: bool) -> Generation:
-        taken.append(traces)
+    async def take(_: OutputKeeper, manifest: Manifest, *, library_only: bool) -> Generation:
+        taken.append(library_only)
         return Generation(folder=tmp_path, manifest=manifest)
 
     events = SimpleNamespace(of_attempt=lambda _, kinds: [kind for kind in written if kind in kinds])
@@ -308,7 +359,7 @@ def test_other_accounts_of_the_machine_cannot_enter_the_folders_of_copies(tmp_pa
     before = os.umask(0o022)
     try:
         copies = OutputCopies(tmp_path / "dtrain" / "experiment-1" / "trial-1")
-        copies.take(Host().has({"work/a/b.txt": b"one"}), manifest(), limit_bytes=LIMIT, traces=False)  # type: ignore[arg-type]
+        copies.take(Host().has({"work/a/b.txt": b"one"}), manifest(), limit_bytes=LIMIT, library_only=False)  # type: ignore[arg-type]
     finally:
         os.umask(before)
     (generation,) = (one for one in copies.folder.iterdir() if one.is_dir())

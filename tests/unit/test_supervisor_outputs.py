@@ -264,14 +264,15 @@ def test_the_baseline_is_taken_once(folder: RunFolder) -> None:
     assert set(sent(folder)[0]) == {"work/carried"}
 
 
-def test_of_programs_with_the_library_only_traces_are_sent(folder: RunFolder, tmp_path: Path) -> None:
-    for name in ("work/traces/a.json.gz", "work/other", "checkpoints/last", "work/traces-2/b"):
+def test_of_programs_with_the_library_only_traces_and_media_are_sent(folder: RunFolder, tmp_path: Path) -> None:
+    for name in ("work/traces/a.json.gz", "work/media/k/1.png", "work/other", "checkpoints/last", "work/traces-2/b"):
         write(folder, name, "1")
     target = io.BytesIO()
-    OutputSender(folder, {}, 10_000, 100, traces=True).send(target)
+    OutputSender(folder, {}, 10_000, 100, library_only=True).send(target)
     target.seek(0)
     with tarfile.open(fileobj=target) as archive:
-        assert archive.getnames() == ["work/traces/a.json.gz", "end.json"]
-    os.rename(folder.file("work", "traces"), tmp_path / "elsewhere")
-    os.symlink(tmp_path / "elsewhere", folder.file("work", "traces"))
-    assert not list(OutputSender(folder, {}, 10_000, 100, traces=True).found())
+        assert archive.getnames() == ["work/traces/a.json.gz", "work/media/k/1.png", "end.json"]
+    for name in ("traces", "media"):
+        os.rename(folder.file("work", name), tmp_path / name)
+        os.symlink(tmp_path / name, folder.file("work", name))
+    assert not list(OutputSender(folder, {}, 10_000, 100, library_only=True).found())

@@ -375,7 +375,7 @@ class AttemptRunner:
             gang = GangFollower(
                 self.rt,
                 view,
-                lambda host, event: self._on_event(copier, collector, host, event),
+                lambda host, event: self._on_event(copier, keeper, collector, host, event),
                 preemption_timeout_s=job.config.preemption_timeout,
                 hang_timeout_s=job.config.hang_timeout,
                 max_runtime=max_runtime(view, job.config),
@@ -455,7 +455,14 @@ class AttemptRunner:
         noting = self.rt.db(self.rt.store.attempts.set_cost, self.rt.attempt_id, self.rt.watch, seconds)
         self._noting = asyncio.ensure_future(noting)
 
-    def _on_event(self, copier: CheckpointCopier, collector: Collector | None, host: str, event: JsonObject) -> None:
+    def _on_event(
+        self,
+        copier: CheckpointCopier,
+        keeper: OutputKeeper,
+        collector: Collector | None,
+        host: str,
+        event: JsonObject,
+    ) -> None:
         log = self.rt.log
         if collector is not None:
             collector.reported(host, event)
@@ -464,6 +471,8 @@ class AttemptRunner:
                 self._first_step()
             case "checkpoint":
                 copier.reported(event)
+            case "media":
+                keeper.reported()
             case "warning":
                 log.warning("Host '%s': %s", host, event["text"])
             case "trace":

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 #: Folders of a run whose files are outputs; names of other members are refused.
 FOLDERS = ("checkpoints", "work")
-#: Folder of the traces of the profiler, the only outputs of programs that use the training library.
-TRACES = "work/traces"
+#: Folders of traces of the profiler and of media, the only outputs of programs that use the training library.
+LIBRARY_FOLDERS = TRACES, MEDIA = ("work/traces", "work/media")
+#: Most files and bytes of media of earlier attempts that a trial keeps, the latest ones first.
+EARLIER_FILES, EARLIER_BYTES = 1000, 256 << 20
 #: Most files of one generation, and longest path of a file. The supervisor has the same limits.
 FILES_LIMIT, PATH_LIMIT = 10_000, 1024
 #: Most bytes of the last member that a host sends: some hundred bytes for each file.
@@ -142,13 +144,19 @@ class OutputCopies:
         return None
 
     def take(
-        self, link: HostLink, manifest: Manifest, *, limit_bytes: int, first_attempt: int = 0, traces: bool = False
+        self,
+        link: HostLink,
+        manifest: Manifest,
+        *,
+        limit_bytes: int,
+        first_attempt: int = 0,
+        library_only: bool = False,
     ) -> Generation:
         """Copy the files that the ranks of a run wrote or changed since the newest generation. Blocks.
 
         :param manifest: run, attempt, host and time of the new generation
         :param first_attempt: attempts before it do not count
-        :param traces: copy only traces of the profiler, and keep those of earlier attempts
+        :param library_only: copy only what the training library writes, and keep that of earlier attempts
         :raises ArchiveLimitError: the host sent more than the limit allows
         :raises DamagedCopyError: the host contradicts itself, or the archive is damaged or leads outside its folder
         """
@@ -158,10 +166,10 @@ class OutputCopies:
         versions = (
             {path: file.version for path, file in before.manifest.files.items()} if before and is_same_run else {}
         )
-        kept = _earlier_traces(before, manifest.attempt) if before and traces else {}
+        kept = _earlier_files(before, manifest.attempt) if before and library_only else {}
         left_bytes = max(0, limit_bytes - sum(file.size_bytes for file in kept.values()))
         transfer = link.outputs(
-            manifest.run, known=versions, limit_bytes=left_bytes, limit_files=FILES_LIMIT, traces=traces
+            manifest.run, known=versions, limit_bytes=left_bytes, limit_files=FILES_LIMIT, library_only=library_only
         )
         most_bytes = limit_bytes + END_LIMIT_BYTES
         with fetched(self.folder, transfer, limit_bytes=most_bytes, limit_files=FILES_LIMIT + 1) as folder:
@@ -191,10 +199,23 @@ class OutputCopies:
         return found
 
 
-def _earlier_traces(before: Generation, attempt: int) -> dict[str, OutputFile]:
-    """Return the traces of earlier attempts in a generation. Their names contain the number of the attempt."""
+def is_of_library(path: str) -> bool:
+    """Return whether the training library wrote an output."""
+    return path.startswith(tuple(f"{folder}/" for folder in LIBRARY_FOLDERS))
+
+
+def _earlier_files(before: Generation, attempt: int) -> dict[str, OutputFile]:
+    """Return the library's files of earlier attempts in a generation. Their names contain the number of the attempt."""
     files = before.manifest.files.items()
-    return {path: file for path, file in files if path.startswith(f"{TRACES}/") and f"-attempt{attempt}-" not in path}
+    earlier = {path: file for path, file in files if is_of_library(path) and f"-attempt{attempt}-" not in path}
+    media = [path for path in earlier if path.startswith(f"{MEDIA}/")]
+    left_files, left_bytes = EARLIER_FILES, EARLIER_BYTES
+    for path in sorted(media, key=lambda path: earlier[path].modified_at, reverse=True):
+        left_files -= 1
+        left_bytes -= earlier[path].size_bytes
+        if left_files < 0 or left_bytes < 0:
+            del earlier[path]
+    return earlier
 
 
 def _completed(folder: Path, manifest: Manifest, before: Generation | None, kept: Mapping[str, OutputFile]) -> Manifest:

@@ -21,10 +21,10 @@ from airflow_provider_dtrain.engine.copies.keeper import Keeper
 from airflow_provider_dtrain.engine.copies.last import REQUESTS, until_copied
 from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED, sweep
 from airflow_provider_dtrain.engine.copies.output_generations import (
-    TRACES,
     Generation,
     Manifest,
     OutputCopies,
+    is_of_library,
 )
 from airflow_provider_dtrain.engine.session.background import in_background
 from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_thread
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 CATCH_UP_S = 300.0
 #: Seconds that the end of a trial waits for a copy that was not made while it was followed.
 PATIENCE_S = 3.0
+#: Least seconds between two copies that reports of media start, whatever a host sends.
+MEDIA_PERIOD_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,8 @@ class Carried:
 class OutputKeeper(Keeper):
     """Copier of the outputs of one attempt, while its ranks run and when they have ended.
 
-    Of programs that join the training library, only traces of the profiler are copied, because they resume from their
-    checkpoints.
+    Of programs that join the training library, only traces of the profiler and media are copied, because they resume
+    from their checkpoints.
     """
 
     def __init__(self, rt: Runtime, view: AttemptView) -> None:
@@ -68,6 +70,14 @@ class OutputKeeper(Keeper):
         self.view = view
         self.copies = copies_of(rt, view)
         self._reported: set[str] = set()
+        #: time.monotonic() from which on a report of media starts a copy; None: only the end copies.
+        self._next_copy_at = 0.0 if rt.settings.output_sync_period_s else None
+
+    def reported(self) -> None:
+        """Request a copy of media that a rank reported, at most one in :data:`MEDIA_PERIOD_S`."""
+        if self._next_copy_at is not None and time.monotonic() >= self._next_copy_at:
+            self._next_copy_at = time.monotonic() + MEDIA_PERIOD_S
+            self.wake()
 
     async def run(self) -> None:
         """Copy every ``output_sync_period`` until :meth:`close`."""
@@ -94,12 +104,12 @@ class OutputKeeper(Keeper):
         view = self.view
         if view.run is None or view.plan is None:
             return None
-        traces = await uses_library(self.rt, view)
-        if traces and not await _has(self.rt, view, "trace"):
+        library_only = await uses_library(self.rt, view)
+        if library_only and not await _has(self.rt, view, "trace", "media"):
             return None
         manifest = Manifest(run=view.run, attempt=view.number, host=chief_of(view), at=time.time(), is_final=is_final)
         try:
-            found = await self._take(manifest, traces=traces)
+            found = await self._take(manifest, library_only=library_only)
         except ArchiveLimitError as error:
             self._warn(f"Outputs of rank 0 are not copied: {error}. Raise checkpoint_copy_limit or trial_copy_limit.")
             return None
@@ -110,12 +120,12 @@ class OutputKeeper(Keeper):
         self._report(found, is_final=is_final)
         return found
 
-    async def _take(self, manifest: Manifest, *, traces: bool) -> Generation:
+    async def _take(self, manifest: Manifest, *, library_only: bool) -> Generation:
         first = await self.rt.db(first_attempt, self.rt.store, self.view)
         limit = await in_thread(self._limit)
         link = await self.rt.link(manifest.host)
         return await in_copy_thread(
-            lambda: self.copies.take(link, manifest, limit_bytes=limit, first_attempt=first, traces=traces)
+            lambda: self.copies.take(link, manifest, limit_bytes=limit, first_attempt=first, library_only=library_only)
         )
 
     def _limit(self) -> int:
@@ -206,7 +216,7 @@ async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
 async def beginning(rt: Runtime, view: AttemptView) -> str:
     """Return a text that names where a trial without a checkpoint restarts."""
     newest = await in_thread(copies_of(rt, view).newest)
-    if newest is None or all(path.startswith(f"{TRACES}/") for path in newest.manifest.files):
+    if newest is None or all(map(is_of_library, newest.manifest.files)):
         return "the beginning: there is no checkpoint yet"
     return f"the outputs of its program: {size_text(newest.manifest)}"
 

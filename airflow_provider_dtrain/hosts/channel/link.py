@@ -302,10 +302,12 @@ class HostLink:
         return self._files.fetching(run, relpath)
 
     def outputs(
-        self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int, traces: bool = False
+        self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int, library_only: bool = False
     ) -> AbstractContextManager[Incoming]:
         """Yield a tar of the files that the ranks of a run wrote or changed, in pieces as it arrives. Blocks."""
-        return self._files.outputs(run, known=known, limit_bytes=limit_bytes, limit_files=limit_files, traces=traces)
+        return self._files.outputs(
+            run, known=known, limit_bytes=limit_bytes, limit_files=limit_files, library_only=library_only
+        )
 
     def putting(self, run: str, relpath: str) -> AbstractContextManager[Outgoing]:
         """Yield a file for writing a tar, which the host unpacks as for :meth:`put`. Blocks."""

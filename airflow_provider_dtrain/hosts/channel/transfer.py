@@ -77,15 +77,20 @@ class FileCommands:
         return self._incoming("fetch", run, relpath)
 
     def outputs(
-        self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int, traces: bool = False
+        self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int, library_only: bool = False
     ) -> AbstractContextManager[Incoming]:
         """Yield a tar of the files that the ranks of a run wrote or changed, see ``role_outputs``.
 
         :param known: path -> version of files that need not be sent
-        :param traces: only the traces of the profiler
+        :param library_only: only what the training library writes: traces of the profiler, and media
         :raises HostRefusedError: the host does not have the run
         """
-        asked = {"known": dict(known), "limit_bytes": limit_bytes, "limit_files": limit_files, "traces": traces}
+        asked = {
+            "known": dict(known),
+            "limit_bytes": limit_bytes,
+            "limit_files": limit_files,
+            "library_only": library_only,
+        }
         request = json.dumps(asked).encode()
         if len(request) > REQUEST_LIMIT_BYTES:
             request = json.dumps({**asked, "known": {}}).encode()

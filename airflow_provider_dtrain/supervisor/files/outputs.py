@@ -17,7 +17,7 @@ from ..fields import parse_object
 from ..file_access import names_in, read_bytes, read_text, write_json
 from ..limits import OUTPUT_CHECKED, OUTPUT_DEPTH, OUTPUT_PATH, SETTLE_WAIT_S, SETTLED_S
 from ..machine.processes import all_procs, descendants, find_process
-from ..names import OUTPUT_FOLDERS, OUTPUTS_END, TRACES, Json
+from ..names import LIBRARY_FOLDERS, OUTPUT_FOLDERS, OUTPUTS_END, Json
 from ..refusal import Refused
 from .archives import real_parent
 from .layout import RunFolder
@@ -91,17 +91,17 @@ class OutputSender:
 
     :param known: path -> version of the files that the control side has
     :param limit_bytes: largest total size of the files
-    :param traces: send only the traces of the profiler
+    :param library_only: send only what the training library writes: traces of the profiler, and media
     """
 
     def __init__(
-        self, folder: RunFolder, known: Json, limit_bytes: int, limit_files: int, *, traces: bool = False
+        self, folder: RunFolder, known: Json, limit_bytes: int, limit_files: int, *, library_only: bool = False
     ) -> None:
         self.folder = folder
         self.known = known
         self.limit_bytes = limit_bytes
         self.limit_files = limit_files
-        self.folders = (TRACES,) if traces else OUTPUT_FOLDERS
+        self.folders = LIBRARY_FOLDERS if library_only else OUTPUT_FOLDERS
         #: path -> [size, mtime, version] of each file that is sent or known.
         self.files: dict[str, list[Any]] = {}
         self.unsettled: list[str] = []

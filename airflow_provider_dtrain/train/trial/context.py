@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.errors import HparamError, SetupError
 from airflow_provider_dtrain.train.gradients.clipping import NO_CLIP, Clip
 from airflow_provider_dtrain.train.gradients.precision import LossScale
+from airflow_provider_dtrain.train.reports.media import MediaReports, MediaWriter
 from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducers
 from airflow_provider_dtrain.train.values import Hyperparameters, StateDict
 
@@ -125,7 +126,7 @@ class Experimental:
         self.left_alone = True
 
 
-class PyTorchTrialContext:
+class PyTorchTrialContext(MediaReports):
     """Context of one rank of a trial, for a trial class.
 
     :param context: the rank's context, as ``dtrain.init`` returns it
@@ -157,6 +158,15 @@ class PyTorchTrialContext:
         self.stepped = False
         self._timed = context._timings.enabled
         self._time_step = context._timings.adder("step_optimizer")
+
+    @property
+    def media(self) -> MediaWriter:
+        """Writer of images, tables and texts."""
+        return self._ctx.media
+
+    def _media_step(self) -> int:
+        # Number of batches trained before: the context counts those of a finished unit, the trainer those within it.
+        return max(self._batch, self._ctx._batches)
 
     # -- wrapping --------------------------------------------------------------------------------------------------
 
