@@ -10,6 +10,7 @@ from pathlib import Path
 from airflow_provider_dtrain.engine.copies.checkpoints import copy_path, trial_folder
 from airflow_provider_dtrain.engine.copies.output_generations import Manifest, OutputFile
 from airflow_provider_dtrain.store.store import Store
+from testbed.seed.media import media_of
 
 #: Outputs of each trial. One of them would run code if a browser took it for a page.
 OUTPUTS: Mapping[str, str] = {
@@ -38,16 +39,17 @@ def copy_files(store: Store, experiment: str, checkpoint_dir: Path) -> None:
             _write_outputs(
                 trial_folder(checkpoint_dir, trial.experiment_id, trial.trial_id),
                 Manifest(run=last.run, attempt=1, host=last.host, at=last.at.timestamp(), is_final=True),
+                {**{name: text.encode() for name, text in OUTPUTS.items()}, **media_of(trial.trial_id)},
             )
 
 
-def _write_outputs(folder: Path, manifest: Manifest) -> None:
+def _write_outputs(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> None:
     generation = folder / "outputs-1-1"
     files = {}
-    for name, content in OUTPUTS.items():
+    for name, content in contents.items():
         path = generation / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+        path.write_bytes(content)
         files[name] = OutputFile(size_bytes=len(content), modified_at=manifest.at, version="1")
     whole = {**asdict(manifest), "files": {name: asdict(file) for name, file in files.items()}}
     (generation / "manifest.json").write_text(json.dumps(whole))

@@ -513,6 +513,7 @@ OF_TRIAL = [
     "", "/curves", "/telemetry", "/timings", "/step_times", "/timeline", "/ranks", "/checkpoints", "/outputs",
     "/profile", "/config", "/provenance", "/failure", "/outputs/download?path=x",
     "/checkpoints/1/download",
+    "/media", "/media/image?path=x", "/media/content?path=x",
 ]  # fmt: skip
 
 
