@@ -27,6 +27,7 @@ import { axesOf, X_AXES } from "../experiment/axes";
 import { MOST_COMPARED } from "../experiment/TrialList";
 import { ENDED } from "../trial/words";
 import { countText, type DifferenceGroup, differenceGroups, type DifferenceRow } from "./differences";
+import { MediaSection } from "./MediaSection";
 import { TrialAdder } from "./TrialAdder";
 
 const USUAL = { ...USUAL_CURVE_VIEW, trial: [] as readonly string[], metric: [] as readonly string[], x: "batches" };
@@ -230,6 +231,7 @@ const Compared = ({ ids, onIds }: { ids: readonly string[]; onIds: (ids: readonl
             <MetricChart focus={focus} ids={ids} isLive={isLive} key={metricKey(metric)} looks={looks} metric={metric} view={view} />
           ))}
         </Grid>
+        <MediaSection ids={ids} isLive={isLive} />
       </Stack>
     </ChartGroup>
   );

@@ -18,6 +18,7 @@ import { ConfigView } from "../experiment/ConfigView";
 import { FailureTab, failurePath } from "./FailureTab";
 import { FilesTab } from "./FilesTab";
 import { LogTab } from "./log/LogTab";
+import { MediaTab } from "./MediaTab";
 import { ProfileTab } from "./ProfileTab";
 import { ProvenanceSection } from "./ProvenanceSection";
 import { RanksTab } from "./RanksTab";
@@ -65,6 +66,7 @@ export const TrialView = ({ id }: { id: string }) => {
     ...(isFailed ? [{ id: "failure", label: "Failure", content: () => <FailureTab trial={data} /> }] : []),
     ...(data.is_inference ? [{ id: "shards", label: "Shards", content: () => <ShardsTab trial={data} /> }] : []),
     { id: "training", label: "Training", content: () => <TrainingTab metric={experiment?.metric ?? null} trial={data} /> },
+    { id: "media", label: "Media", content: () => <MediaTab trial={data} /> },
     { id: "log", label: "Logs", content: () => <LogTab trial={data} /> },
     { id: "ranks", label: "Ranks", content: () => <RanksTab trial={data} /> },
     { id: "files", label: "Checkpoints and outputs", content: () => <FilesTab trial={data} /> },
