@@ -63,9 +63,9 @@ def download(args: Namespace) -> None:
             f"Trial {args.trial_id} has no TensorBoard files on this machine. They need tensorboard: true in its "
             "configuration, and a report of a metric."
         )
-    _refuse_taken(target, [f"{TENSORBOARD}/{path.name}" for path in boards])
+    refuse_taken(target, [f"{TENSORBOARD}/{path.name}" for path in boards])
     for path in boards:
-        _write(path, target / TENSORBOARD / path.name)
+        write_copy(path, target / TENSORBOARD / path.name)
     if boards:
         hint(f"tensorboard --logdir {target / TENSORBOARD}")
 
@@ -76,15 +76,15 @@ def _download_outputs(trial_id: int, wanted: Sequence[str], target: Path) -> Non
 
     with outputs_of(DtrainHook(), trial_id) as found:
         chosen = chosen_paths(found, wanted)
-        _refuse_taken(target, chosen)
+        refuse_taken(target, chosen)
         for path in chosen:
-            _write(found.path(path), target / path)
+            write_copy(found.path(path), target / path)
         _say(found)
     total = sum(found.manifest.files[path].size_bytes for path in chosen)
     note(f"{len(chosen)} file(s), {byte_size(total)}, are in {target}.")
 
 
-def _refuse_taken(target: Path, paths: Sequence[str]) -> None:
+def refuse_taken(target: Path, paths: Sequence[str]) -> None:
     """Raise when a file of the target folder exists already.
 
     :raises ConflictError: names the first one
@@ -114,7 +114,7 @@ def _say(found: Generation) -> None:
         note(words)
 
 
-def _write(source: Path, target: Path) -> None:
+def write_copy(source: Path, target: Path) -> None:
     """Copy a file. It appears under its name once it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".download-", delete=False) as file:

@@ -25,6 +25,7 @@ from airflow_provider_dtrain.client.control import ServerControl
 from airflow_provider_dtrain.client.decoder import Record
 from airflow_provider_dtrain.client.definition import with_own_commands
 from airflow_provider_dtrain.client.downloads import save_checkpoint, usable_checkpoints
+from airflow_provider_dtrain.client.media import save_media
 from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session, server_url
@@ -41,6 +42,7 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDetail, Expe
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
+from airflow_provider_dtrain.resources.media import MediaItem
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import RankRow
@@ -445,6 +447,19 @@ class Trial:
         names = sorted({name for one in reports for name in one.metrics})
         return pandas.DataFrame([metric_row(one, names) for one in reports])
 
+    def media(self, key: str | None = None) -> list[MediaFile]:
+        """Return the images, tables and texts that it reported, by key and step.
+
+        :param key: None = all of them
+        """
+        series = self._client.source.media(self.id).series
+        return [
+            MediaFile(self._client, self.id, one.key, item)
+            for one in series
+            if key in (None, one.key)
+            for item in one.items
+        ]
+
     @property
     def checkpoints(self) -> list[Checkpoint]:
         """Its checkpoints that are there, oldest first."""
@@ -517,6 +532,36 @@ class Trial:
 
     def _act(self, verb: str) -> None:
         self._client.session.send("POST", f"/trials/{self.id}/{verb}")
+
+
+class MediaFile:
+    """One image, table or text of a trial.
+
+    :ivar kind: image (PNG or JPEG), text (UTF-8), or table, histogram, matrix, curve (JSON)
+    """
+
+    def __init__(self, client: Client, trial_id: int, key: str, item: MediaItem) -> None:
+        self._client = client
+        self._item = item
+        self.trial_id = trial_id
+        self.key = key
+        self.step = item.step
+        self.attempt = item.attempt
+        self.kind = item.kind
+        self.size_bytes = item.size_bytes
+        self.at = item.at
+
+    def __repr__(self) -> str:
+        return f"MediaFile(trial {self.trial_id}, {self.key!r}, step {self.step}, {self.kind})"
+
+    def download(self, path: str | Path) -> Path:
+        """Write it to a file that does not exist, and return the path.
+
+        :raises ConflictError: the file exists
+        """
+        target = Path(path)
+        save_media(self._client.session, self.trial_id, self._item, target)
+        return target
 
 
 class Checkpoint:

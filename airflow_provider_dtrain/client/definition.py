@@ -80,6 +80,7 @@ FUNCTIONS: dict[str, Function] = {
     "doctor.doctor": _later("operations", "doctor"),
     "trials_outputs.outputs": _later("downloads", "outputs"),
     "trials_outputs.download": _later("downloads", "download"),
+    "trials_media.media": _later("media", "media"),
     "trials_outputs.checkpoint": _later("downloads", "checkpoint"),
     "live_views.trial": _later("live_views", "watch_trial"),
     "live_views.experiment": _later("live_views", "watch_experiment"),

@@ -77,14 +77,14 @@ def download(args: Namespace) -> None:
     if not files:
         return _fetch_outputs(session, args, target)
     chosen = _chosen(files, args.path, args.trial_id)
-    places = _places(target, chosen)
+    places = places_below(target, chosen)
     for path in chosen:
         save(session, f"/trials/{args.trial_id}/outputs/download", places[path], path=path)
     note(f"{len(chosen)} file(s), {byte_size(sum(files[path] for path in chosen))}, are in {target}.")
     return None
 
 
-def _places(target: Path, paths: Sequence[str]) -> dict[str, Path]:
+def places_below(target: Path, paths: Sequence[str]) -> dict[str, Path]:
     """Return where the files of a server are written: below a folder, never in place of another file.
 
     :raises ServerError: a path leads elsewhere
@@ -110,7 +110,7 @@ def _fetch_outputs(session: Session, args: Namespace, target: Path) -> None:
         _unpacked(archive, target.parent) as folder,
     ):
         found = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-        places = _places(target, found)
+        places = places_below(target, found)
         total = sum((folder / path).stat().st_size for path in found)
         for path in found:
             _link(folder / path, places[path])

@@ -15,6 +15,7 @@ from airflow_provider_dtrain.resources.failures import ExperimentFailures, Trial
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogLines, LogMatches, LogPiece
+from airflow_provider_dtrain.resources.media import TrialMedia
 from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReports
 from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
@@ -121,6 +122,10 @@ class ServerSource:
     def checkpoints(self, trial_id: int) -> TrialCheckpoints:
         """Return all checkpoints of a trial, oldest first."""
         return self._of_trial(trial_id, "checkpoints").record(TrialCheckpoints)
+
+    def media(self, trial_id: int) -> TrialMedia:
+        """Return the media of a trial, as of their last copy on the server."""
+        return self._of_trial(trial_id, "media").record(TrialMedia)
 
     def reproductions(self, trial_id: int) -> TrialReproductions:
         """Return the trial that a trial runs again, and those that run it again."""

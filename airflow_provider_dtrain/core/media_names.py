@@ -9,8 +9,8 @@ from urllib.parse import quote, unquote
 MediaKind = Literal["image", "text", "table", "histogram", "matrix", "curve"]
 #: Folder of the files among the outputs of a trial.
 FOLDER: Final = "work/media"
-#: Most characters of a key.
-KEY_CHARS: Final = 100
+#: Most characters of a key, and of its form in a path.
+KEY_CHARS, KEY_FILE_CHARS = 100, 200
 _NAME: Final = re.compile(
     r"(0|[1-9]\d{0,14})-attempt([1-9]\d{0,8})-(?:(image)\.(?:png|jpg)|(text)\.txt|(table|histogram|matrix|curve)\.json)",
     re.ASCII,
@@ -31,7 +31,7 @@ def media_name(path: str) -> MediaName | None:
     head, _, name = path.rpartition("/")
     folder, _, encoded = head.rpartition("/")
     found = _NAME.fullmatch(name)
-    if folder != FOLDER or found is None:
+    if folder != FOLDER or found is None or len(encoded) > KEY_FILE_CHARS:
         return None
     key = unquote(encoded, errors="replace")
     # One key has one form, so that no two folders show the same key.

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_dtrain.core.media_names import MediaKind
+from airflow_provider_dtrain.resources.bounds import Count, Id
 
 
 @dataclass(frozen=True, kw_only=True)
 class MediaItem:
     """One file of a series."""
 
-    step: int
+    step: Count
     #: Number of the attempt that reported it.
-    attempt: int
+    attempt: Id
     kind: MediaKind
     #: Path among the outputs of the trial.
     path: str
-    size_bytes: int
+    size_bytes: Count
     at: datetime
 
 

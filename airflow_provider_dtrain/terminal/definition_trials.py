@@ -285,6 +285,14 @@ def trial(group: str) -> Group:
             reads("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
             action("trials_outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),
             action("trials_outputs", "download", "Copy these files to a folder on this machine", a.TRIAL, paths, to),
+            action(
+                "trials_media",
+                "media",
+                "List images, tables and texts that a trial reported, or copy them",
+                a.TRIAL,
+                Arg(("--key",), help="Only those of this key"),
+                Arg(("--to",), help="Copy them to this folder", metavar="DIR"),
+            ),
             controls("trial", "pause", "Pause a trial: it releases its slots and keeps its place", a.TRIAL, a.YES),
             controls("trial", "activate", "Resume a paused trial", a.TRIAL),
             controls(

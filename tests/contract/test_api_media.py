@@ -6,20 +6,25 @@ import dataclasses
 import json
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.cli import trials_media
+from airflow_provider_dtrain.client.client import Client
+from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.engine.copies import media_files
 from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
+from airflow_provider_dtrain.errors import ConflictError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from testbed.seed.copies import copy_files
 from testbed.seed.media import STEPS, media_of
 from testbed.stores import host
 from tests.support.api_world import Api
+from tests.support.http_api import HttpApi
 from tests.support.search_world import Search
 
 pytestmark = [pytest.mark.airflow, pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
@@ -300,3 +305,59 @@ def test_media_of_a_dag_that_the_user_may_not_read_do_not_exist(search: Search, 
     api = Media(search, tmp_path, readable=[])
     assert api.refusal("GET", api.trial)[0] == 404
     assert api.shown("image", IMAGE)[0] == api.shown("content", TEXT)[0] == 404
+
+
+# -- clients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(api: Media, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with HttpApi(api) as found:
+        yield found.url
+
+
+def test_the_command_lists_and_copies_media(
+    api: Media, server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial, at = str(api.trial_id), ["--server", server]
+    assert main(["trials", "media", trial, *at, "-o", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 18
+    assert {one["kind"] for one in rows} == {"image", "text", "table", "histogram", "matrix", "curve"}
+    target = tmp_path / "copies"
+    assert main(["trials", "media", trial, "--key", "samples/reconstruction", "--to", str(target), *at]) == 0
+    assert "4 file(s) are in" in capsys.readouterr().err
+    names = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    assert names == {f"samples%2Freconstruction/{step}-attempt1-image.png" for step in STEPS}
+    assert (target / IMAGE.removeprefix("work/media/")).read_bytes() == media_of(api.trial_id)[IMAGE]
+    assert main(["trials", "media", trial, "--to", str(target), *at]) == 1
+    assert "exists" in capsys.readouterr().err
+    assert main(["trials", "media", trial, "--key", "nothing", *at]) == 2
+    assert "no media with the key 'nothing'. Its keys: 'notes', 'samples/reconstruction'" in capsys.readouterr().err
+
+
+def test_the_python_client_reads_media(api: Media, server: str, tmp_path: Path) -> None:
+    trial = Client(server).trials.get(api.trial_id)
+    (text,) = trial.media("notes")
+    assert (text.kind, text.step, text.key) == ("text", 400, "notes")
+    assert text.download(tmp_path / "notes.txt").read_text().startswith("the 8 <b>looks</b>")
+    with pytest.raises(ConflictError, match="exists"):
+        text.download(tmp_path / "notes.txt")
+    assert [one.step for one in trial.media("samples/reconstruction")] == list(STEPS)
+    assert len(trial.media()) == 18
+
+
+def test_the_command_of_airflow_prints_the_same(
+    api: Media, server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", api._hook)
+    for more in ([], ["--key", "notes"]):
+        assert main(["trials", "media", str(api.trial_id), *more, "--server", server, "-o", "json"]) == 0
+        expected = capsys.readouterr().out
+        trials_media.media(parser().parse_args(["trials", "media", str(api.trial_id), *more, "-o", "json"]))
+        assert capsys.readouterr().out == expected
+    target = tmp_path / "here"
+    argv = ["trials", "media", str(api.trial_id), "--key", "notes", "--to", str(target)]
+    trials_media.media(parser().parse_args(argv))
+    assert [path.name for path in target.rglob("*.txt")] == ["400-attempt1-text.txt"]

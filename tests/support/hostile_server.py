@@ -29,6 +29,7 @@ from airflow_provider_dtrain.resources.failures import ExperimentFailures, Trial
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
 from airflow_provider_dtrain.resources.logs import LogPiece
+from airflow_provider_dtrain.resources.media import TrialMedia
 from airflow_provider_dtrain.resources.metrics import MetricReports
 from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
@@ -95,6 +96,24 @@ _PER_KIND: dict[Any, dict[str, Any]] = {
     a.Started: {"dag_id": "dtrain_experiment", "run_id": "run-1"},
     a.Validation: {"effective": [{"path": "name", "text": "name: mine"}]},
     a.Probe: {"problem": None},
+    TrialMedia: {
+        "series": [
+            {
+                "key": "a/b",
+                "items": [
+                    {
+                        "step": step,
+                        "attempt": 1,
+                        "kind": "text",
+                        "size_bytes": 3,
+                        "at": "2026-11-26T10:00:00+00:00",
+                        "path": f"work/media/a%2Fb/{step}-attempt1-text.txt",
+                    }
+                    for step in (1, 2)
+                ],
+            }
+        ]
+    },
     a.ScriptOutputs: {
         "rows": [
             {"path": path, "size_bytes": 3, "at": "2026-11-26T10:00:00+00:00", "download": {}}
@@ -141,6 +160,7 @@ ROUTES = (
     Route("GET", r"/trials/1/log", LogPiece),
     Route("GET", r"/trials/1/metrics", MetricReports),
     Route("GET", r"/trials/1/outputs", a.ScriptOutputs),
+    Route("GET", r"/trials/1/media", TrialMedia),
     Route("GET", r"/experiments/1/fork", a.ForkSource),
     Route("GET", r"/api/v2/dags/.*", a.DagRun),
     Route("POST", r"/configs/validate", a.Validation),

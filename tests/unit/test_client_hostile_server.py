@@ -32,6 +32,7 @@ from airflow_provider_dtrain.client.definition import FUNCTIONS
 from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.errors import DtrainError
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
+from airflow_provider_dtrain.resources.media import TrialMedia
 from tests.support.budgets import budget
 from tests.support.hostile_server import (
     CONTROLS,
@@ -51,6 +52,7 @@ COMMANDS = (
     "trials checkpoints 1 --removed", "trials logs 1", "trials logs 1 --all", "trials logs 1 -f", "trials stack 1",
     "trials exec 1 -- ls", "trials kill 1 -y", "trials pause 1 -y", "trials activate 1", "trials stop 1 -y",
     "trials set 1 --priority 7 --tag a", "trials outputs 1", "trials download 1", "trials download-checkpoint 1",
+    "trials media 1", "trials media 1 --to trial-1",
     "trials watch 1", "trials profile 1", "trials diff 1 2", "trials reproduce 1", "trials reproduce 1 -f -o json",
     "experiments list", "experiments diff 1 2", "experiments describe 1", "experiments watch 1",
     "experiments fork 1",
@@ -223,6 +225,19 @@ def test_an_output_is_written_below_its_folder_or_not_at_all(path: str, laptop: 
     assert "/trials/1/outputs/download" not in server.paths
 
 
+@pytest.mark.parametrize("path", [*ELSEWHERE, "work/media/../../evil/1-attempt1-text.txt", "work/media/a/evil.sh"])
+def test_media_are_written_below_their_folder_or_not_at_all(path: str, laptop: Laptop, server: HostileServer) -> None:
+    before = laptop.files()
+    route = route_of(TrialMedia)
+    answer = route.answer()
+    answer["series"][0]["items"][1]["path"] = path
+    server.replaced[route] = json.dumps(answer).encode()
+    code, shown = laptop.run("trials", "media", "1", "--to", "media")
+    assert (code, laptop.files()) == (1, before), shown
+    assert "that cannot be written" in shown
+    assert "/trials/1/outputs/download" not in server.paths
+
+
 @pytest.mark.parametrize("paths", [("d", "d/e"), ("d/e", "d"), ("a", "a")], ids=["file-first", "folder-first", "twice"])
 def test_outputs_that_exclude_each_other_are_one_message(
     paths: tuple[str, str], laptop: Laptop, server: HostileServer
@@ -241,6 +256,7 @@ def test_outputs_that_exclude_each_other_are_one_message(
     ("words", "cut"),
     [
         ("trials download 1", "/trials/1/outputs/download"),
+        ("trials media 1 --to trial-1", "/trials/1/outputs/download"),
         ("trials download-checkpoint 1", "/trials/1/checkpoints/1/download"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_dtrain.core import media_names
 from airflow_provider_dtrain.core.media_names import FOLDER, media_name
 from airflow_provider_dtrain.engine.copies import media_files, output_generations
 from airflow_provider_dtrain.supervisor import names
@@ -66,6 +67,7 @@ def test_the_kind_is_in_the_name(name: str, kind: str) -> None:
         "work/media/%E2%80%AEa/1-attempt1-image.png",
         "work/media/%FF/1-attempt1-image.png",
         "work/media/%20a/1-attempt1-image.png",
+        f"work/media/{'%C3%A9' * 34}/1-attempt1-image.png",
         f"work/media/{'a' * 101}/1-attempt1-image.png",
         "work/media/a/1-attempt1-image.png\n",
     ],
@@ -77,5 +79,6 @@ def test_other_names_mean_nothing(path: str) -> None:
 def test_both_sides_have_the_same_folder_and_limits() -> None:
     assert f"work/{media.FOLDER}" == FOLDER == output_generations.MEDIA
     assert names.LIBRARY_FOLDERS == output_generations.LIBRARY_FOLDERS
+    assert (media.KEY_CHARS, media.KEY_FILE_CHARS) == (media_names.KEY_CHARS, media_names.KEY_FILE_CHARS)
     assert media.MOST_FILE_BYTES == media_files.FILE_LIMIT_BYTES
     assert output_generations.EARLIER_FILES + media.MOST_FILES <= media_files.ITEMS_MOST
