@@ -47,6 +47,7 @@ export const LabelsDialog = ({ path, words, labels, onDone, onClose }: Props) =>
       <Field.Root>
         <Field.Label>Description</Field.Label>
         <Textarea maxLength={LONGEST_TEXT} onChange={(event) => setDescription(event.target.value)} rows={5} value={description} />
+        <Field.HelperText>A note in Markdown: headings, lists, quotes, code, emphasis and links.</Field.HelperText>
       </Field.Root>
       <Stack gap={1}>
         <Text fontSize="sm" fontWeight="medium">

@@ -3,6 +3,7 @@ import { type ReactNode, useState } from "react";
 
 import { Icon } from "./icons";
 import { type Labelled, LabelsDialog } from "./LabelsDialog";
+import { Markdown } from "./Markdown";
 import { StateBadge } from "./StateBadge";
 import { Tags } from "./Tags";
 
@@ -49,9 +50,9 @@ export const PageTitle = ({ state, labels, heading, path, words, mayEdit, onEdit
         </Text>
       )}
       {description === "" ? null : (
-        <Text fontSize="sm" mt={1} overflowWrap="anywhere" whiteSpace="pre-wrap">
-          {description}
-        </Text>
+        <Box mt={1}>
+          <Markdown text={description} />
+        </Box>
       )}
       {isEdited ? <LabelsDialog labels={labels} onClose={() => setEdited(false)} onDone={onEdited} path={path} words={words} /> : null}
     </Box>
