@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.store.attempts import Attempts
+from airflow_provider_dtrain.store.comments import CommentStore
 from airflow_provider_dtrain.store.configs import Configs, Payloads, Templates
 from airflow_provider_dtrain.store.curves import Curves
 from airflow_provider_dtrain.store.database import schema, statements
@@ -126,6 +127,7 @@ class Store:
         self.labels = LabelStore(db)
         self.places = Places(db)
         self.deletions = Deletions(db)
+        self.comments = CommentStore(db)
         self.provenance = Provenance(db)
         self.failures = Failures(db)
         #: Marks of the notifications that were sent.

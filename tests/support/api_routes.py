@@ -42,6 +42,8 @@ BODIES = {
     "/code": {},
     "/runs/views": {"name": "v"},
     "/runs/views/{view_id}": {"name": "v"},
+    "/experiments/{experiment_id}/comments": {"text": "a"},
+    "/trials/{trial_id}/comments": {"text": "a"},
     **{f"/operations/{kind}": {"trial_id": 1} for kind in ("log", "stacks", "outputs")},
     "/operations/checkpoint": {"trial_id": 1, "checkpoint_id": 1},
     "/operations/exec": {"trial_id": 1, "argv": ["true"]},
@@ -112,6 +114,7 @@ def concrete(path: str, **ids: object) -> str:
         "digest": "0" * 64,
         "operation_id": 1,
         "view_id": 1,
+        "comment_id": 1,
     }
     query = QUERIES.get(path.removeprefix("/api/v1"))
     for name, value in {**known, **ids}.items():

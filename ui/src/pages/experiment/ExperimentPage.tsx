@@ -7,6 +7,7 @@ import { cached } from "../../api/cache";
 import { useEarly } from "../../api/early";
 import { type Experiment } from "../../api/experiment";
 import { paths } from "../../app/paths";
+import { CommentsTab } from "../../comments/CommentsTab";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
 import { Icon } from "../../components/icons";
@@ -83,6 +84,7 @@ export const ExperimentView = ({ id }: { id: string }) => {
     { id: "hyperparameters", label: "Hyperparameters", content: () => <HyperparametersTab experiment={data} /> },
     ...(data.search === null ? [] : [{ id: "rungs", label: "Rungs", content: () => <RungsTab experiment={data} /> }]),
     ...(isBroken ? [] : failures),
+    { id: "comments", label: "Comments", content: () => <CommentsTab path={path} words={`experiment ${id}`} /> },
     { id: "config", label: "Configuration", content: () => <ConfigView path={`${path}/config`} /> },
   ];
   return (

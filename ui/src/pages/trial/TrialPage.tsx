@@ -4,6 +4,7 @@ import { cached } from "../../api/cache";
 import { useEarly } from "../../api/early";
 import { type Experiment } from "../../api/experiment";
 import { type Trial } from "../../api/trial";
+import { CommentsTab } from "../../comments/CommentsTab";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
 import { Loading } from "../../components/Loading";
@@ -70,6 +71,7 @@ export const TrialView = ({ id }: { id: string }) => {
     { id: "log", label: "Logs", content: () => <LogTab trial={data} /> },
     { id: "ranks", label: "Ranks", content: () => <RanksTab trial={data} /> },
     { id: "files", label: "Checkpoints and outputs", content: () => <FilesTab trial={data} /> },
+    { id: "comments", label: "Comments", content: () => <CommentsTab path={path} words={`trial ${id}`} /> },
     { id: "profile", label: "Profile", content: () => <ProfileTab trial={data} /> },
     {
       id: "config", label: "Configuration",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from airflow_provider_dtrain.store.database import log_tables, run_tables
+from airflow_provider_dtrain.store.database import comment_table, log_tables, run_tables
 from airflow_provider_dtrain.store.database.tables import metadata
 
 #: Its second part is a digest of the tables. It changes with them, so a store with other tables is refused.
