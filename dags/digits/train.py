@@ -55,6 +55,24 @@ def validate(ctx, model, data):
     return {"validation_loss": loss / max(count, 1), "accuracy": correct / max(count, 1)}, count
 
 
+def report_mistakes(ctx, model, data):
+    """Report a confusion matrix, and wrongly classified digits as one image. Rank 0 has all validation data."""
+    import torch
+
+    if not ctx.is_chief:
+        return
+    images, labels = (torch.stack(part) for part in zip(*data, strict=True))
+    model = dtrain.unwrap(model).eval()
+    with torch.no_grad():
+        predicted = model(ctx.to_device(images)).argmax(1).cpu()
+    model.train()
+    ctx.report_confusion_matrix("validation/confusion", labels, predicted)
+    wrong = images[predicted != labels][:8]
+    if len(wrong):
+        # Eight grey images of 8 x 8 pixels side by side, of shape (height, width).
+        ctx.report_image("validation/mistakes", torch.cat(list(wrong), dim=2)[0])
+
+
 def main():
     import torch
     from torch.nn.functional import cross_entropy
@@ -77,6 +95,7 @@ def main():
                 ctx.report(step, {"loss": loss})
             metrics, count = validate(ctx, model, validation)
             ctx.report_validation(step, metrics, weight=count)
+            report_mistakes(ctx, model, validation)
             right = round(metrics["accuracy"] * count)
             print(f"rank {rank} epoch {epoch} step {step} loss {loss.item():.4f} right {right} of {count}")
             ctx.save_checkpoint(step)
