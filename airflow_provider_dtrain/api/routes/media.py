@@ -78,7 +78,8 @@ def media_content(call: CallDep, trial_id: int, path: MediaPath) -> MediaContent
         return MediaContent(kind="text", text=content.decode("utf-8", "replace")[:_TEXT_CHARS])
     try:
         check_size(content, depth=_DEPTH, values=_VALUES)
-        return MediaContent(kind=name.kind, **{name.kind: _FORMS[name.kind].model_validate_json(content)})
+        document = _FORMS[name.kind].model_validate_json(content)
+        return MediaContent.model_validate({"kind": name.kind, name.kind: document})
     except ValidationError:
         raise _not_shown(name, UntrustedInputError(f"it has not the form of a {name.kind}")) from None
     except UntrustedInputError as error:

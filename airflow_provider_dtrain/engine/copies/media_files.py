@@ -7,7 +7,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from typing import Final
 
-from airflow_provider_dtrain.core.media_names import MediaName, media_name
+from airflow_provider_dtrain.core.media_names import MediaKind, MediaName, media_name
 from airflow_provider_dtrain.core.regular_files import open_below
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError
 from airflow_provider_dtrain.engine.copies.output_generations import Generation
@@ -20,7 +20,7 @@ FILE_LIMIT_BYTES: Final = 4 << 20
 
 def media_of(found: Generation | None) -> TrialMedia:
     """Return the media of a copy, None = there is no copy."""
-    items: dict[tuple[str, int, str], tuple[int, MediaItem]] = {}
+    items: dict[tuple[str, int, MediaKind], tuple[int, MediaItem]] = {}
     for path, file in found.manifest.files.items() if found is not None else ():
         name = media_name(path)
         if name is None or file.size_bytes > FILE_LIMIT_BYTES:

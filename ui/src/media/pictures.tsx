@@ -6,7 +6,7 @@ import { type MediaCurve, type MediaHistogram } from "./series";
 
 const WIDTH = 320;
 const HEIGHT = 160;
-const LINE = "var(--chakra-colors-brand-solid)";
+const LINE = "var(--chakra-colors-blue-fg)";
 
 interface FrameProps {
   label: string;

@@ -74,7 +74,7 @@ export const MediaSection = ({ ids, isLive }: Props) => {
           <Heading mb={2} overflowWrap="anywhere" size="sm">
             <bdi>{key}</bdi>
           </Heading>
-          <Grid gap={4} overflowX="auto" templateColumns={`repeat(${ids.length}, minmax(200px, 1fr))`}>
+          <Grid aria-label={`${key} of the trials`} gap={4} overflowX="auto" role="group" tabIndex={0} templateColumns={`repeat(${ids.length}, minmax(200px, 1fr))`}>
             {columns.map((column) => (
               <Cell column={column} key={column.id} name={key} step={step} />
             ))}
