@@ -121,9 +121,7 @@ def test_a_user_who_may_only_read_gets_comments_and_adds_none(store: Any, search
 
 
 @SQLITE
-@pytest.mark.parametrize(
-    "body", [{}, *({"text": text} for text in ("", " ", 3, "x" * 10_001, "a\0"))]
-)
+@pytest.mark.parametrize("body", [{}, *({"text": text} for text in ("", " ", 3, "x" * 10_001, "a\0"))])
 def test_bodies_without_a_text_are_refused(store: Any, search: Search, body: Any) -> None:
     assert Api(store).refusal("POST", PATHS[0], json=body)[0] in (400, 409, 422)
     assert Api(store).get(PATHS[0])["rows"] == []
