@@ -29,6 +29,8 @@ _OTHER_VERSION = "Install the server's version: pip install airflow-provider-dtr
 TEXT_MOST: Final = 8 << 20
 #: Most bits of an integer without a bound of its own, and of one in a free value, as configurations accept it.
 _BITS, _FREE_BITS = 63, 1329
+#: Values of a field that an error names.
+_CHOICES_SHOWN: Final = 12
 #: Levels of an answer. A configuration has 64, and its values are inside of other maps.
 _LEVELS: Final = 100
 #: Values of an answer. Five thousand reports of a thousand metrics each have as many.
@@ -177,7 +179,8 @@ def _bounded_reader(kind: Any, *marks: Any) -> _Reader:
 def _choice_reader(choices: tuple[Any, ...]) -> _Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, str) or value not in choices:
-            raise _WrongError(f"one of {', '.join(choices)} is expected")
+            more = ", ..." if len(choices) > _CHOICES_SHOWN else ""
+            raise _WrongError(f"one of {', '.join(choices[:_CHOICES_SHOWN])}{more} is expected")
         return value
 
     return read

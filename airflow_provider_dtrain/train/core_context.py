@@ -475,7 +475,7 @@ class CoreContext(MediaReports):
             self._reporter.flush()
             self._reporter.loggers.close()
             self._timings.close()
-            self._media.close()
+        self._media.close()
         self._saver.settle()
         self._saver.release()
         if result:

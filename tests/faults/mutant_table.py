@@ -1471,4 +1471,47 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_train_script.py"
         "::test_a_stop_is_seen_about_a_second_later_and_at_the_next_boundary_at_last[after-a-second]",
     ),
+    # -- media and comments
+    Mutant(
+        name="a small file with billions of pixels is sent to a browser",
+        path=f"{CORE}/shown_images.py",
+        old="if not 0 < found.width * found.height <= PIXELS_LIMIT:",
+        new="if not 0 < found.width * found.height:",
+        test="tests/unit/test_shown_images.py::test_small_files_with_many_pixels_are_refused",
+    ),
+    Mutant(
+        name="compressed texts and animations of a PNG file are sent to a browser",
+        path=f"{CORE}/shown_images.py",
+        old="        if kind in _KEPT:\n",
+        new="        if kind:\n",
+        test="tests/unit/test_shown_images.py::test_texts_profiles_animations_and_what_follows_the_end_are_left_out",
+    ),
+    Mutant(
+        name="a full disk queue of media blocks the step",
+        path="airflow_provider_dtrain/train/reports/media.py",
+        old="self._waiting.put_nowait((path, step, encode, cost_bytes))",
+        new="self._waiting.put((path, step, encode, cost_bytes), timeout=15)",
+        test="tests/unit/test_train_media.py::test_a_disk_that_hangs_never_blocks_a_step",
+    ),
+    Mutant(
+        name="media of an earlier attempt hide those of a later one",
+        path=f"{ENGINE}/copies/media_files.py",
+        old="items[place][0] < name.attempt",
+        new="items[place][0] > name.attempt",
+        test="tests/contract/test_api_media.py::test_the_latest_attempt_replaces_a_step_of_an_earlier_one[sqlite]",
+    ),
+    Mutant(
+        name="a host that reports media without end is copied without end",
+        path=f"{ENGINE}/copies/outputs.py",
+        old="time.monotonic() + MEDIA_PERIOD_S",
+        new="time.monotonic()",
+        test="tests/unit/test_output_copies.py::test_a_host_that_reports_media_without_end_starts_a_copy_now_and_then",
+    ),
+    Mutant(
+        name="a user removes the comment of another one",
+        path=f"{STORE}/comments.py",
+        old="            & (comments.c.user_id == user_id[:_NAME_CHARS])\n",
+        new="",
+        test="tests/contract/test_comments.py::test_only_the_author_removes_a_comment[sqlite]",
+    ),
 )

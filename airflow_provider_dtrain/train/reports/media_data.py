@@ -121,18 +121,18 @@ def _tensor_bins(tensor: Any, bins: int) -> tuple[list[int], float, float, int]:
 
 
 def _array_bins(array: Any, bins: int) -> tuple[list[int], float, float, int]:
-    import numpy as np
-
     try:
         floats = array.astype("float64")
     except (TypeError, ValueError) as error:
         raise MediaError(f"Values of a histogram must be numbers: {error}") from None
-    finite = floats[np.isfinite(floats)]
+    finite = floats[abs(floats) < math.inf]
     if not finite.size:
         return [0] * bins, 0.0, 1.0, int(array.size)
     lowest, highest = _bounds(float(finite.min()), float(finite.max()))
-    counts, _ = np.histogram(finite, bins, (lowest, highest))
-    return [int(count) for count in counts], lowest, highest, int(array.size)
+    finite.sort()
+    width = (highest - lowest) / bins
+    below = [0, *finite.searchsorted([lowest + width * index for index in range(1, bins)]).tolist(), finite.size]
+    return [after - before for before, after in zip(below, below[1:])], lowest, highest, int(array.size)
 
 
 def _list_bins(values: Sequence[Any], bins: int) -> tuple[list[int], float, float, int]:
