@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from airflow_provider_dtrain.api.errors import ApiError, of_http, of_refusal
 from airflow_provider_dtrain.api.security import ADMITTED, READING, Access, refuse_cross_site
+from airflow_provider_dtrain.core.byte_size import byte_size
 
 if TYPE_CHECKING:
     from starlette.datastructures import State
@@ -192,7 +193,7 @@ async def received(
 
 def _too_large(limit: BodyLimit, size: int) -> ApiError:
     most = limit.most_bytes >> 20
-    words = f"{limit.subject} has {size / 2**20:.1f} MiB or more, at most {most} MiB are accepted."
+    words = f"{limit.subject} has {byte_size(size)} or more, at most {most} MiB are accepted."
     return ApiError(413, "invalid", words, limit.hint)
 
 

@@ -244,15 +244,11 @@ def _check_size(root: Path, entries: list[Path], limit_bytes: int) -> None:
     total = sum(size for size, _ in sizes)
     if total <= limit_bytes:
         return
-    largest = ", ".join(f"{path.relative_to(root)} ({_mib(size)})" for size, path in sizes[:_LARGEST])
+    largest = ", ".join(f"{path.relative_to(root)} ({byte_size(size)})" for size, path in sizes[:_LARGEST])
     raise PayloadError(
-        f"{root} has {_mib(total)} in {len(sizes)} files, at most {_mib(limit_bytes)} may be sent. The largest: "
-        f"{largest}. Name data and checkpoints in {IGNORE_FILE} and read them from storage."
+        f"{root} has {byte_size(total)} in {len(sizes)} files, at most {byte_size(limit_bytes)} may be sent. The "
+        f"largest: {largest}. Name data and checkpoints in {IGNORE_FILE} and read them from storage."
     )
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB"
 
 
 def packed(entries: Iterator[tuple[str, Path | bytes]]) -> Payload:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.lifecycle.rank_exits import (
     RankExit,
     Remoteness,
@@ -222,15 +223,11 @@ def _fact(leaving: RankExit, exits: Sequence[RankExit]) -> str:
 def _memory_text(leaving: RankExit) -> str:
     facts = leaving.facts
     if facts.memory_limit_bytes:
-        has = f"the limit is {_gib(facts.memory_limit_bytes)}"
+        has = f"the limit is {byte_size(facts.memory_limit_bytes)}"
     else:
-        has = f"the host has {_gib(facts.memory_bytes)}" if facts.memory_bytes else ""
-    used = f"the rank had used {_gib(facts.peak_bytes)}" if facts.peak_bytes else ""
+        has = f"the host has {byte_size(facts.memory_bytes)}" if facts.memory_bytes else ""
+    used = f"the rank had used {byte_size(facts.peak_bytes)}" if facts.peak_bytes else ""
     return ", ".join(filter(None, (used, has)))
-
-
-def _gib(size: int | None) -> str:
-    return f"{(size or 0) / 2**30:.1f} GiB"
 
 
 def _of_consequences(found: RankExit, exits: Sequence[RankExit]) -> Cause:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.launch.devices import notices
 from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
@@ -197,7 +198,7 @@ async def _check(link: HostLink, view: AttemptView, job: Job, *, has_container: 
         raise HostError(
             link.host,
             f"Host '{link.host}': GPU {process['device']} is in use by process {process['pid']} "
-            f"({process['name']}) of user {process['user']} with {process['memory_bytes'] / 2**30:.1f} GiB, "
+            f"({process['name']}) of user {process['user']} with {byte_size(process['memory_bytes'])}, "
             "which this store did not start. End it, or disable the slot.",
         )
     if found["problems"]:

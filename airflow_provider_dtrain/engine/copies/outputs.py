@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.launch.plan import rank_order
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
@@ -252,7 +253,7 @@ def last_copy_text(newest: Generation | None) -> str:
 
 def size_text(manifest: Manifest) -> str:
     """Return number and size of the files as text."""
-    return f"{len(manifest.files)} file(s), {manifest.size_bytes / 2**20:.1f} MiB"
+    return f"{len(manifest.files)} file(s), {byte_size(manifest.size_bytes)}"
 
 
 def _message(error: BaseException) -> str:

@@ -34,9 +34,14 @@ test("a clock far outside of the calendar has no labels instead of an exception"
   expect(labelledValues(scaleOf([-1e300, 1e300]), "clock", 5)).toEqual(expect.any(Array));
 });
 
+test("labels of bytes are round in their unit", () => {
+  expect(labelTexts(labelledValues(scaleOf([0, 3e9]), "bytes", 4), "bytes")).toEqual(["0 B", "1 GiB", "2 GiB"]);
+  expect(labelTexts(labelledValues(scaleOf([0, 900]), "bytes", 4), "bytes")).toEqual(["0 B", "500 B"]);
+});
+
 test("shares and bytes have their units", () => {
   expect(labelTexts([0, 0.5], "share")).toEqual(["0 %", "50 %"]);
-  expect(labelTexts([0, 2e9], "bytes")).toEqual(["0 B", "2 GB"]);
-  expect(labelTexts([1500, 0.5], "bytes_per_s")).toEqual(["1.5 kB/s", "0.5 B/s"]);
+  expect(labelTexts([0, 2 ** 31], "bytes")).toEqual(["0 B", "2 GiB"]);
+  expect(labelTexts([1536, 0.5], "bytes_per_s")).toEqual(["1.5 KiB/s", "0.5 B/s"]);
   expect(labelTexts([50], "percent")).toEqual(["50 %"]);
 });

@@ -1,4 +1,5 @@
 /** Texts of axis labels. */
+import { BYTE_UNITS } from "../format/numbers";
 import { multiples, niceStep, type Scale, ticks } from "./scales";
 
 /** Meaning of the numbers of an axis. Times are in seconds: since 1970 for a clock, since the start for elapsed time. */
@@ -33,6 +34,11 @@ export const offsetOf = (zone: string, atS: number): number => {
 
 /** Return the values at which an axis has labels. A clock has them at full minutes, hours and days of the time zone. */
 export const labelledValues = (scale: Scale, kind: AxisKind, most: number, zone = "UTC"): number[] => {
+  if (!scale.log && (kind === "bytes" || kind === "bytes_per_s")) {
+    const unit = 1024 ** Math.max(0, Math.floor(Math.log2(Math.max(1, Math.abs(scale.min), Math.abs(scale.max))) / 10));
+    const round = { ...scale, min: scale.min / unit, max: scale.max / unit };
+    return ticks(round, most).map((value) => value * unit);
+  }
   if (scale.log || (kind !== "clock" && kind !== "elapsed")) return ticks(scale, most);
   const step = stepOf(scale.max - scale.min, most);
   const offset = kind === "clock" ? offsetOf(zone, scale.min) : 0;
@@ -62,7 +68,7 @@ export const shortNumber = (value: number): string => {
   return Number(value.toPrecision(6)).toLocaleString("en-US", { maximumFractionDigits: 6 });
 };
 
-const BYTES: readonly [number, string][] = [[1e15, " PB"], [1e12, " TB"], [1e9, " GB"], [1e6, " MB"], [1e3, " kB"], [0, " B"]];
+const BYTES: readonly [number, string][] = BYTE_UNITS.map((unit, power): [number, string] => [power === 0 ? 0 : 1024 ** power, ` ${unit}`]).reverse();
 
 const two = (value: number): string => String(value).padStart(2, "0");
 

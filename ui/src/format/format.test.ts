@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 
+import byteSizes from "./byteSizes.json";
 import { bytes, number, numbers, percent, plural } from "./numbers";
 import { duration, relative, time } from "./times";
 
@@ -24,9 +25,13 @@ describe("numbers", () => {
     expect([numbers([2, 10]), numbers([])]).toEqual([["2", "10"], []]);
   });
 
+  it("of bytes are those of both programs, which read the same list", () => {
+    expect(byteSizes.map(([count]) => [count, bytes(count as number)])).toEqual(byteSizes);
+  });
+
   it("of bytes, shares and things have units", () => {
     expect([bytes(0), bytes(1_234), bytes(1.2e9), bytes(null), percent(0.256), percent(Number.NaN)]).toEqual(
-      ["0 B", "1.2 kB", "1.2 GB", "–", "26 %", "–"],
+      ["0 B", "1.2 KiB", "1.1 GiB", "–", "26 %", "–"],
     );
     expect([plural(1, "slot"), plural(8, "slot"), plural(2, "entry", "entries")]).toEqual(["1 slot", "8 slots", "2 entries"]);
   });

@@ -48,14 +48,21 @@ export const count = (value: number | null | undefined): string =>
 export const percent = (value: number | null | undefined, digits = 0): string =>
   value === null || value === undefined || !Number.isFinite(value) ? NONE : `${(100 * value).toFixed(digits)} %`;
 
-const SIZES = ["B", "kB", "MB", "GB", "TB", "PB"];
+/** Units of bytes, each 1024 of the one before. */
+export const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] as const;
 
-/** Return a number of bytes: 1.2 GB. */
+/** Return a number of bytes: 1.2 GiB. Both programs have the same function: `byte_size` in `core/byte_size.py`. */
 export const bytes = (value: number | null | undefined): string => {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
-  const step = Math.min(SIZES.length - 1, value < 1000 ? 0 : Math.floor(Math.log10(value) / 3));
-  const scaled = value / 1000 ** step;
-  return `${step === 0 || scaled >= 100 ? Math.round(scaled) : scaled.toFixed(1)} ${SIZES[step] ?? ""}`;
+  let scaled = Math.abs(value);
+  for (const unit of BYTE_UNITS) {
+    // Half up, and rounded before the unit is chosen: 1023.96 KiB are 1.0 MiB.
+    const digits = unit === "B" ? 1 : 10;
+    const shown = Math.floor(scaled * digits + 0.5) / digits;
+    if (shown < 1024 || unit === BYTE_UNITS.at(-1)) return `${value < 0 && shown > 0 ? "-" : ""}${shown.toFixed(unit === "B" ? 0 : 1)} ${unit}`;
+    scaled /= 1024;
+  }
+  return NONE;
 };
 
 /** Return the number with its noun: 1 slot, 8 slots. */
