@@ -7,6 +7,8 @@ import { Swatch } from "./Swatch";
 export interface SeriesItem {
   id: string;
   name: string;
+  /** Shown instead of the name, which is then its tooltip. */
+  short?: string;
   look: Look;
   /** Values at the right, such as the best and the last value, one per column. */
   values: readonly string[];
@@ -18,6 +20,8 @@ export interface SeriesItem {
 
 interface Props {
   label: string;
+  /** Names of the parts of short names. */
+  heading?: string;
   /** Names of the values. */
   columns: readonly string[];
   items: readonly SeriesItem[];
@@ -32,9 +36,12 @@ const VALUE_WIDTH = "3.4rem";
 const EXTRA_WIDTH = "1.6rem";
 
 /** Names of the series of a chart. Pointing at a name shows its curve, a click marks it. */
-export const SeriesList = ({ label, columns, items, marked, onMark, onFocus, maxHeight }: Props) => (
+export const SeriesList = ({ label, heading = "", columns, items, marked, onMark, onFocus, maxHeight }: Props) => (
   <Box maxH={maxHeight} minW={0} onMouseLeave={() => onFocus(null)} overflowY="auto">
     <HStack aria-hidden="true" bg="bg" color="fg.muted" fontSize="xs" gap={2} justify="end" position="sticky" pe={EXTRA_WIDTH} top={0} zIndex={1}>
+      <Box flex="1" minW={0} overflow="hidden" ps={8} textOverflow="ellipsis" title={heading} whiteSpace="nowrap">
+        {heading}
+      </Box>
       {columns.map((name) => (
         <Box key={name} minW={VALUE_WIDTH} textAlign="end">
           {name}
@@ -42,7 +49,7 @@ export const SeriesList = ({ label, columns, items, marked, onMark, onFocus, max
       ))}
     </HStack>
     <Box aria-label={label} as="ul" listStyleType="none">
-    {items.map(({ id, name, look, values, mark, extra }) => (
+    {items.map(({ id, name, short = name, look, values, mark, extra }) => (
       <HStack as="li" gap={1} key={id} minW={0}>
         <chakra.button
           _hover={{ bg: "bg.muted" }}
@@ -68,7 +75,7 @@ export const SeriesList = ({ label, columns, items, marked, onMark, onFocus, max
         >
           <Swatch look={look} />
           <Box flex="1" fontWeight={marked.has(id) ? "bold" : undefined} minW={0} overflow="hidden" textOverflow="ellipsis" whiteSpace="nowrap">
-            {name}
+            {short}
           </Box>
           {mark}
           {values.map((value, index) => (

@@ -1,6 +1,6 @@
 import { type ApiError } from "../api/client";
 import { paths } from "../app/paths";
-import { nextStepText } from "../lib/nextStep";
+import { nextStep, nextStepText } from "../lib/nextStep";
 import { PageLink } from "./Links";
 import { Notice } from "./Notice";
 
@@ -44,7 +44,7 @@ export const ErrorNotice = ({ error, what, onRetry, wasKnown = false }: Props) =
       status={error.status === 403 || error.passes ? "warning" : "error"}
       title={`${what}: ${error.message}`}
     >
-      {error.status === 404 ? <PageLink to={paths.experiments}>All experiments, with their trials</PageLink> : null}
+      {error.status === 404 && nextStep(error.hint ?? "").page === null ? <PageLink to={paths.experiments}>All experiments, with their trials</PageLink> : null}
     </Notice>
   );
 };

@@ -3,6 +3,7 @@ import { Fragment, type ReactNode } from "react";
 
 import { nextStep } from "../lib/nextStep";
 import { CopyButton } from "./CopyButton";
+import { PageLink } from "./Links";
 
 /** Show a text in which `commands` stand between backticks. */
 export const Words = ({ text }: { text: string }) => (
@@ -16,10 +17,16 @@ export const Words = ({ text }: { text: string }) => (
 
 /** The next step: a text, and the command that it ends with, to copy. */
 const NextStep = ({ hint }: { hint: string }) => {
-  const { text, command } = nextStep(hint);
+  const { text, command, page } = nextStep(hint);
   return (
     <>
       <Words text={text} />
+      {page === null ? null : (
+        <>
+          {" "}
+          <PageLink to={page.to}>{page.text}</PageLink>
+        </>
+      )}
       {command === null ? null : (
         <HStack as="span" display="inline-flex" gap={1} maxW="100%" ms={1} verticalAlign="middle">
           <Code overflowWrap="anywhere">{command}</Code>

@@ -11,6 +11,8 @@ interface Look {
   palette: Palette;
   icon: IconName;
   text?: string;
+  /** An outline instead of a filled badge, for the usual end of many trials. */
+  isQuiet?: boolean;
 }
 
 /** Look of each state of trials, attempts, experiments, hosts, allocations and slots, by the nearest state of Airflow. */
@@ -40,7 +42,7 @@ const LOOKS: Record<string, Look> = {
   released: { palette: "removed", icon: "check" },
   running: { palette: "running", icon: "activity" },
   starting: { palette: "restarting", icon: "repeat" },
-  stopped: { palette: "skipped", icon: "flag" },
+  stopped: { palette: "none", icon: "flag", isQuiet: true },
   stopping: { palette: "up_for_reschedule", icon: "stop" },
   stuck: { palette: "failed", icon: "warning" },
   submitting: { palette: "scheduled", icon: "flag" },
@@ -72,7 +74,7 @@ interface Props {
 export const StateBadge = ({ state, children, title, small = false }: Props) => {
   const look = lookOf(state);
   return (
-    <span className="dtrain-badge" data-small={small || undefined} data-state={state} data-testid="state-badge" style={{ background: background(look.palette) }} title={title}>
+    <span className="dtrain-badge" data-quiet={look.isQuiet} data-small={small || undefined} data-state={state} data-testid="state-badge" style={look.isQuiet === true ? undefined : { background: background(look.palette) }} title={title}>
       <Icon name={look.icon} />
       {children ?? look.text ?? state}
     </span>

@@ -13,8 +13,8 @@ export const toastSuccess = (title: string): void => {
 
 /** Tell in a corner of the page why an action failed. */
 export const toastError = (title: string, error: ApiError): void => {
-  const { text, command } = nextStep(error.hint ?? "");
-  const description = [error.message, text, command === null ? "" : `\`${command}\``].filter(Boolean).join(" ");
+  const { text, command, page } = nextStep(error.hint ?? "");
+  const description = [error.message, text, command === null ? (page?.text ?? "") : `\`${command}\``].filter(Boolean).join(" ");
   toaster.create({ title, description, type: "error", duration: 12_000 });
 };
 

@@ -77,6 +77,19 @@ describe("the page of an experiment", () => {
     await waitFor(() => expect([...container.querySelectorAll("td[data-column=units]")].map((cell) => cell.textContent)).toEqual(["16", "3", "step 7"]));
   });
 
+  it("has the best trials first, the bracket where there are several, and no badge for a stopped trial that is louder than a failure", async () => {
+    const search = { ...experiment().search, rungs: { 0: [1, 4], 1: [4] } };
+    const rows = [trialRow(1, { state: "stopped", bracket: 1 }), trialRow(2, { state: "errored" })];
+    const arrived = serve({ "experiments/5": { body: experiment({ search, smaller_is_better: false }) }, "trials": { body: { rows, total: 2 } } });
+    const { container } = show(<App />, `${ADDRESS}?tab=trials`);
+    expect(await screen.findByRole("columnheader", { name: "Bracket" })).toBeTruthy();
+    expect(arrived.map(({ path }) => path).filter((path) => path.includes("sort="))).toEqual([expect.stringContaining("order=desc&sort=best_metric")]);
+    expect(container.querySelector("td[data-column=bracket]")?.textContent).toBe("1");
+    expect(container.querySelector<HTMLElement>("[data-state=stopped]")?.style.background).toBe("");
+    expect(container.querySelector<HTMLElement>("[data-state=errored]")?.style.background).not.toBe("");
+    expect(screen.queryByText(/ommands take/)).toBeNull();
+  });
+
   it("asks for the importance again until it is computed", async () => {
     const columns = {
       names: [{ name: "lr", kind: "float", log: true, values: null }], trial_id: [1, 2], number: [0, 1], state: ["completed", "completed"], metric: [0.5, 0.25], columns: { lr: [0.1, 0.01] },

@@ -51,7 +51,7 @@ const BracketTable = ({ bracket, data }: { bracket: Bracket; data: Rungs }) => (
               <Table.Row key={`${rung.rung} ${entry.trial_id}`}>
                 <Table.Cell>{rung.rung}</Table.Cell>
                 <Table.Cell>
-                  <PageLink to={paths.trial(entry.trial_id)}>Trial {entry.number}</PageLink>
+                  <PageLink to={paths.trial(entry.trial_id)}>Trial {entry.trial_id}</PageLink>
                 </Table.Cell>
                 <Table.Cell>{number(entry.metric)}</Table.Cell>
                 <Table.Cell>{`${entry.rank} of ${entry.of}`}</Table.Cell>

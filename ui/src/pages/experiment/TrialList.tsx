@@ -10,6 +10,7 @@ import { Icon } from "../../components/icons";
 import { PageLink } from "../../components/Links";
 import { NOT_FINITE, numbers, plural } from "../../format/numbers";
 import { metricKey } from "../../lib/metrics";
+import { shortNames } from "../../lib/shortNames";
 import { bestValue, lastValue, lookOf } from "./curves";
 
 /** Trials that a comparison takes. */
@@ -47,6 +48,7 @@ const BestMark = () => (
 export const TrialList = ({ data, metric, smallerIsBetter, mark, onMark, onFocus }: Props) => {
   const navigate = useNavigate();
   const marked = useMemo(() => new Set(mark), [mark]);
+  const short = useMemo(() => shortNames((data?.series ?? []).map(({ trial_name }) => trial_name)), [data]);
   const items = useMemo(() => {
     const series = data?.series ?? [];
     const last = numbers(series.map(lastValue));
@@ -54,12 +56,13 @@ export const TrialList = ({ data, metric, smallerIsBetter, mark, onMark, onFocus
     return series.map((one, index) => ({
       id: String(one.trial_id),
       name: one.trial_name,
+      short: short.names[index] ?? one.trial_name,
       look: lookOf(one),
       values: [...(best === null ? [] : [best[index] ?? ""]), endsInGap({ ys: one.y }) ? NOT_FINITE : (last[index] ?? "")],
       mark: one.is_best ? <BestMark /> : null,
       extra: <OpenLink {...one} />,
     }));
-  }, [data, smallerIsBetter]);
+  }, [data, short, smallerIsBetter]);
   return (
     <Box borderColor="border" borderRadius="md" borderWidth={1} minW={0} p={2}>
       <HStack gap={2} mb={2} minH="28px">
@@ -81,7 +84,7 @@ export const TrialList = ({ data, metric, smallerIsBetter, mark, onMark, onFocus
           Compare
         </Button>
       </HStack>
-      <SeriesList columns={smallerIsBetter === null ? ["last"] : ["best", "last"]} items={items} label="Trials of the chart" marked={marked} maxHeight="420px" onFocus={onFocus} onMark={(id) => onMark(toggled(mark, id))} />
+      <SeriesList heading={short.heading} columns={smallerIsBetter === null ? ["last"] : ["best", "last"]} items={items} label="Trials of the chart" marked={marked} maxHeight="420px" onFocus={onFocus} onMark={(id) => onMark(toggled(mark, id))} />
     </Box>
   );
 };

@@ -23,10 +23,14 @@ import { MOST_COMPARED, toggled } from "./TrialList";
 
 const STATES = ["queued", "running", "paused", "completed", "stopped", "errored", "killed"];
 
-const USUAL = { q: "", state: "", sort: "number", columns: [] as readonly string[], pick: [] as readonly string[] };
+const USUAL = { q: "", state: "", sort: "", columns: [] as readonly string[], pick: [] as readonly string[] };
 
 /** Least height of the table, in pixels: below the facts of the experiment the rest of a small window shows few rows. */
 const LEAST_PX = 480;
+
+/** Return the order of the table until the user chooses another one: best first. */
+export const usualSort = ({ metric, smaller_is_better }: Pick<Experiment, "metric" | "smaller_is_better">): string =>
+  metric === null ? "number" : smaller_is_better ? "best_metric" : "-best_metric";
 
 const keyOf = ({ trial_id }: TrialRow) => trial_id;
 
@@ -38,7 +42,8 @@ export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
   const columns = useMemo(() => trialColumns({ best_trial, hyperparameters, metric, search }), [best_trial, hyperparameters, metric, search]);
   const chosen = view.columns.length > 0 ? view.columns : usualColumns(columns);
   const shown = useMemo(() => chosenColumns(columns, view.columns.length > 0 ? view.columns : usualColumns(columns)), [columns, view.columns]);
-  const query = { q: view.q, state: view.state, sort: view.sort.replace(/^-/, ""), order: view.sort.startsWith("-") ? "desc" : "asc" };
+  const sort = view.sort === "" ? usualSort(experiment) : view.sort;
+  const query = { q: view.q, state: view.state, sort: sort.replace(/^-/, ""), order: sort.startsWith("-") ? "desc" : "asc" };
   const rows = useRows<TrialRow>("trials", { experiment_id, ...query }, { everyMs: isOpen(experiment) ? LIVE_MS : null });
   const picked = useMemo(() => new Set<number | string>(view.pick.map(Number)), [view.pick]);
   const isFiltered = view.q !== "" || view.state !== "";
@@ -91,11 +96,11 @@ export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
         leastPx={LEAST_PX}
         onOpen={({ trial_id }) => void navigate(paths.trial(trial_id))}
         onSelect={({ trial_id }) => setView({ pick: toggled(view.pick, String(trial_id)) })}
-        onSort={(sort) => setView({ sort })}
+        onSort={(next) => setView({ sort: next })}
         rowKey={keyOf}
         rows={rows}
         selected={picked}
-        sort={view.sort}
+        sort={sort}
         what="Trials"
       />
     </>

@@ -36,13 +36,14 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
   const varied = experiment.hyperparameters.filter(({ kind }) => kind !== "const");
   const constant = experiment.hyperparameters.filter(({ kind }) => kind === "const");
   const units = experiment.search?.units;
+  const hasBrackets = Object.keys(experiment.search?.rungs ?? {}).length > 1;
   return [
     {
       id: "trial",
       header: "Trial",
       width: 110,
       cell: ({ trial_id, number: place, name, display_name }) => (
-        <PageLink title={`${idAndNumber({ trial_id, number: place })}: ${name}. Commands take the id.`} to={paths.trial(trial_id)}>
+        <PageLink title={`${idAndNumber({ trial_id, number: place })}: ${name}`} to={paths.trial(trial_id)}>
           {display_name ?? `Trial ${trial_id}`}
           {trial_id === experiment.best_trial ? " (best)" : ""}
         </PageLink>
@@ -62,8 +63,8 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
       id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: widthOf(name), align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
     })),
     { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: (row) => `${trainedText(row, units)}${shareText(row)}` },
+    { id: "bracket", header: "Bracket", width: 78, align: "end", optional: !hasBrackets, cell: ({ bracket }) => String(bracket) },
     { id: "rung", header: "Rung", sort: "rung", width: 66, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
-    { id: "bracket", header: "Bracket", width: 90, align: "end", optional: true, cell: ({ bracket }) => String(bracket) },
     { id: "best_step", header: "Best at step", width: 120, align: "end", optional: true, cell: ({ best_step }) => count(best_step) },
     { id: "duration_s", header: "Duration", sort: "duration_s", width: 98, align: "end", cell: ({ duration_s }) => duration(duration_s) },
     { id: "restarts", header: "Restarts", width: 90, align: "end", optional: true, cell: ({ restarts }) => String(restarts) },

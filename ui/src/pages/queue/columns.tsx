@@ -9,6 +9,7 @@ import { StateBadge } from "../../components/StateBadge";
 import { type Column } from "../../components/table/DataTable";
 import { Since, Time } from "../../components/Time";
 import { count, NONE } from "../../format/numbers";
+import { withoutNumber } from "../../lib/shortNames";
 
 /** Meaning of the classes, in which the queue orders requests of one priority. A test compares them with docs/scheduling.md. */
 export const CLASSES: Record<NonNullable<Gang["queue_class"]>, string> = {
@@ -86,7 +87,7 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
         "Held gang, no trial now"
       ) : (
         <PageLink title={row.trial_name ?? undefined} to={paths.trial(row.trial_id)}>
-          Trial {row.trial_id}{row.trial_name === null ? "" : `: ${row.trial_name}`}
+          Trial {row.trial_id}{row.trial_name === null ? "" : `: ${withoutNumber(row.trial_name)}`}
         </PageLink>
       ),
   },

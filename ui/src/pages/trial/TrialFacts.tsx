@@ -159,9 +159,6 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
               <>
                 id {trial.trial_id}, number {trial.number} of{" "}
                 <PageLink to={paths.experiment(trial.experiment_id)}>experiment {trial.experiment}</PageLink>
-                <Text color="fg.muted" fontSize="xs">
-                  Commands take the id.
-                </Text>
               </>
             ),
           },
