@@ -9,6 +9,9 @@ import { PointerNote } from "./PointerNote";
 import { bucketColor, buckets, pointAt, type PointSet } from "./points";
 import { type ChartColors, useChartColors } from "./theme";
 
+/** Paint below the points, in places from 0 to 1. */
+export type Under = (ctx: CanvasRenderingContext2D, area: Area, colors: ChartColors) => void;
+
 interface Props {
   label: string;
   x: Dimension;
@@ -16,6 +19,8 @@ interface Props {
   points: PointSet;
   /** A step line over the points, in places from 0 to 1. */
   line?: Points | null;
+  /** Paints below the points; a constant between renders. */
+  under?: Under | null;
   height?: number;
   /** Facts about a point. */
   describe: (index: number) => ReactNode;
@@ -37,7 +42,7 @@ const axisOf = (dimension: Dimension, most: number): AxisSpec => ({
   labels: [...(dimension.absent > 0 ? [{ value: -0.08, text: "absent" }] : []), ...labelsOf(dimension, most).map(({ place, text }) => ({ value: place, text }))],
 });
 
-const paint = (ctx: CanvasRenderingContext2D, area: Area, set: PointSet, line: Points | null, colors: ChartColors): void => {
+const paint = (ctx: CanvasRenderingContext2D, area: Area, set: PointSet, line: Points | null, colors: ChartColors, hasEdge: boolean): void => {
   const radius = (set.xs.length > MANY ? 2 : set.xs.length > 300 ? 3 : 4) * area.ratio;
   for (const marked of [false, true]) {
     ctx.globalAlpha = marked ? 0.85 : 0.12;
@@ -53,6 +58,10 @@ const paint = (ctx: CanvasRenderingContext2D, area: Area, set: PointSet, line: P
         }
       }
       ctx.fill();
+      if (hasEdge) {
+        [ctx.strokeStyle, ctx.lineWidth] = [colors.fg, area.ratio];
+        ctx.stroke();
+      }
     }
   }
   if (line === null) return;
@@ -67,7 +76,7 @@ const paint = (ctx: CanvasRenderingContext2D, area: Area, set: PointSet, line: P
 };
 
 /** Points on two axes. */
-export const PointChart = memo(function PointChart({ label, x, y, points, line = null, height = 320, describe, onPick }: Props) {
+export const PointChart = memo(function PointChart({ label, x, y, points, line = null, under = null, height = 320, describe, onPick }: Props) {
   const colors = useChartColors();
   const [host, setHost] = useState<PlotHost | null>(null);
   const [at, setAt] = useState(-1);
@@ -91,8 +100,11 @@ export const PointChart = memo(function PointChart({ label, x, y, points, line =
         }}
         onHost={setHost}
         onPointer={(place) => setAt(find(place))}
-        paint={(ctx, painted) => paint(ctx, painted, points, line, colors)}
-        when={[points, line]}
+        paint={(ctx, painted) => {
+          under?.(ctx, painted, colors);
+          paint(ctx, painted, points, line, colors, under !== null);
+        }}
+        when={[points, line, under]}
         x={axisOf(x, 6)}
         y={axisOf(y, 6)}
       />

@@ -9,17 +9,20 @@ export const quantile = (sorted: readonly number[], share: number): number => {
 };
 
 /**
- * Return a place between 0 (worst) and 1 (best) per value, NaN without a value.
+ * Return the function from a value to its place between 0 (worst) and 1 (best), NaN without a value.
  *
  * The lowest and highest 5 % of the values share the ends of the scale, so that one diverged trial does not give all
  * others the same color.
  */
-export const goodness = (values: readonly (number | null)[], smallerIsBetter: boolean): Float32Array => {
+export const goodnessOf = (values: readonly (number | null)[], smallerIsBetter: boolean): ((value: number | null) => number) => {
   const sorted = values.filter((value): value is number => value !== null && Number.isFinite(value)).sort((a, b) => a - b);
   const [low, high] = [quantile(sorted, 0.05), quantile(sorted, 0.95)];
-  return Float32Array.from(values, (value) => {
+  return (value) => {
     if (value === null || !Number.isFinite(value)) return Number.NaN;
     const place = high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) : 0.5;
     return smallerIsBetter ? 1 - place : place;
-  });
+  };
 };
+
+/** Return a place between 0 (worst) and 1 (best) per value, NaN without a value. */
+export const goodness = (values: readonly (number | null)[], smallerIsBetter: boolean): Float32Array => Float32Array.from(values, goodnessOf(values, smallerIsBetter));

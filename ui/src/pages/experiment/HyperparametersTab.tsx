@@ -23,6 +23,7 @@ import { ColumnsMenu } from "../../components/table/ColumnsMenu";
 import { count, number } from "../../format/numbers";
 import { LIVE_MS, useData } from "../../hooks/useData";
 import { useUrlState } from "../../hooks/useUrlState";
+import { PairSection } from "./PairSection";
 import { SelectedTrials } from "./SelectedTrials";
 import { HistoryChart, ScatterChart } from "./SpaceCharts";
 import { axesOf, metricAxis, usualAxes, valuesOf } from "./space";
@@ -45,6 +46,7 @@ const Shown = ({ experiment, data, metric }: ShownProps) => {
   const [view, setView] = useUrlState(USUAL);
   const navigate = useNavigate();
   const usual = useMemo(() => usualAxes(data), [data]);
+  const varied = useMemo(() => usualAxes(data, Infinity), [data]);
   const names = view.axes.length > 0 ? view.axes : usual;
   const brushes = useMemo(() => fromText(view.range), [view.range]);
   const dimensions = useMemo(
@@ -119,6 +121,7 @@ const Shown = ({ experiment, data, metric }: ShownProps) => {
         {chosen === null ? null : (
           <ScatterChart data={data} describe={describe} flip={view.flip} marks={marks} metric={metric} name={chosen} onChoose={(scatter) => setView({ scatter })} onFlip={flip} onPick={open} shades={shades} />
         )}
+        <PairSection data={data} describe={describe} flip={view.flip} marks={marks} metric={metric} names={varied} onPick={open} smallerIsBetter={better} />
         <HistoryChart data={data} describe={describe} marks={marks} metric={metric} onPick={open} shades={shades} smallerIsBetter={better} />
       </Grid>
     </Stack>

@@ -9,13 +9,13 @@ import { own } from "../../lib/own";
 const SHOWN = 8;
 
 /** Return the names of the axes, the most important ones first. Constants are left out. */
-export const usualAxes = ({ names, importance }: Pick<Hyperparameters, "importance" | "names">): string[] => {
+export const usualAxes = ({ names, importance }: Pick<Hyperparameters, "importance" | "names">, most = SHOWN): string[] => {
   const weight = new Map(importance.map(({ name, value }) => [name, value]));
   return names
     .filter(({ kind }) => kind !== "const")
     .map(({ name }) => name)
     .sort((a, b) => (weight.get(b) ?? 0) - (weight.get(a) ?? 0))
-    .slice(0, SHOWN);
+    .slice(0, most);
 };
 
 /** Return whether an axis is logarithmic: as the search space says, unless the user chose the other. */
