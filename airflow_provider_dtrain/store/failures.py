@@ -10,7 +10,7 @@ from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED, Trial
 from airflow_provider_dtrain.store.database.filters import in_states
 from airflow_provider_dtrain.store.database.tables import experiments, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
-from airflow_provider_dtrain.store.pages.trial_table import of_current
+from airflow_provider_dtrain.store.pages.trial_table import current_trials
 from airflow_provider_dtrain.store.records.failures import GoodRun
 
 
@@ -26,7 +26,7 @@ class Failures:
 
         :param most: number of trials
         """
-        where = [*of_current(experiment_id), in_states([TrialState.ERRORED])]
+        where = [*current_trials(experiment_id), in_states([TrialState.ERRORED])]
         query = sa.select(trials.c.id, trials.c.failure).where(*where).order_by(trials.c.id.desc()).limit(most)
         return [FailedTrial(trial_id=row.id, failure=row.failure or {}) for row in conn.execute(query)]
 

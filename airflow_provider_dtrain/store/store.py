@@ -45,6 +45,7 @@ from airflow_provider_dtrain.store.notifications import Notifications
 from airflow_provider_dtrain.store.operations import Operations
 from airflow_provider_dtrain.store.pages.cluster import ClusterPage
 from airflow_provider_dtrain.store.pages.experiment_table import ExperimentTable
+from airflow_provider_dtrain.store.pages.experiment_timeline import ExperimentTimeline
 from airflow_provider_dtrain.store.pages.lookup import LookupPage
 from airflow_provider_dtrain.store.pages.rung_page import RungPage
 from airflow_provider_dtrain.store.pages.trial_table import TrialTable
@@ -119,6 +120,7 @@ class Store:
         self.cluster_page = ClusterPage(db)
         self.experiment_table = ExperimentTable(db)
         self.trial_table = TrialTable(db)
+        self.experiment_timeline = ExperimentTimeline(db)
         self.rung_page = RungPage(db)
         self.run_table = RunTable(db)
         self.run_views = RunViews(db)

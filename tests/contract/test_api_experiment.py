@@ -508,7 +508,9 @@ def test_two_to_eight_trials_are_compared(api, search, ended, ids):
     assert api.refusal("GET", "/differences/experiments", params={"experiment": ids})[:2] == (422, "invalid")
 
 
-OF_EXPERIMENT = ["", "/comments", "/trials.csv", "/curves", "/rungs", "/hyperparameters", "/config", "/failures"]
+OF_EXPERIMENT = [
+    "", "/comments", "/trials.csv", "/curves", "/rungs", "/hyperparameters", "/config", "/failures", "/timeline",
+]
 OF_TRIAL = [
     "", "/curves", "/telemetry", "/timings", "/step_times", "/timeline", "/ranks", "/checkpoints", "/outputs",
     "/profile", "/config", "/provenance", "/failure", "/outputs/download?path=x",

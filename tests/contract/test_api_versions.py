@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from airflow_provider_dtrain.api.call import TIMES_S
 from airflow_provider_dtrain.api.models.charts import Curves, Hyperparameters, Rungs
+from airflow_provider_dtrain.api.models.experiment_timeline import SlotTimeline
 from airflow_provider_dtrain.api.models.trials import TrialCurves
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.store.database.tables import metadata
@@ -397,6 +398,7 @@ def test_large_answers_have_the_fields_of_their_models(api, search, clock):
         f"{of}/curves?x=time": Curves,
         f"{of}/curves?x=epochs": Curves,
         f"{of}/hyperparameters": Hyperparameters,
+        f"{of}/timeline": SlotTimeline,
         f"/trials/{ticket.trial_id}/curves": TrialCurves,
     }
     for path, model in models.items():

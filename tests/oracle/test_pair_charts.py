@@ -51,8 +51,8 @@ def optuna_pair(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     kinds = {
-        # By its logarithm: on a log axis, Optuna with matplotlib takes the cell with the nearest value, which is not the
-        # nearest one on the axis.
+        # By its logarithm: on a log axis, Optuna with matplotlib takes the cell with the nearest value, which is not
+        # the nearest one on the axis.
         "lr": FloatDistribution(-5, -1),
         "dropout": FloatDistribution(0.1, 0.5),
         "depth": IntDistribution(1, 4),

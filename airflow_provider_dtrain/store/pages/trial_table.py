@@ -74,7 +74,7 @@ class TrialTable:
         :param choice: ``best``: by metric; ``latest``: by number; ``spread``: evenly from the best to the worst
         :param most: number of ids
         """
-        where = [*of_current(experiment_id), trials.c.state != "queued"]
+        where = [*current_trials(experiment_id), trials.c.state != "queued"]
         total = int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*where)) or 0)
         newest = sa.select(searches.c.smaller_is_better).where(searches.c.experiment_id == experiment_id)
         smaller = conn.scalar(newest.order_by(searches.c.id.desc()).limit(1))
@@ -94,7 +94,7 @@ class TrialTable:
 
         :param most: trials, the latest ones
         """
-        latest = _COLUMNS.where(*of_current(experiment_id)).order_by(trials.c.number.desc(), trials.c.id.desc())
+        latest = _COLUMNS.where(*current_trials(experiment_id)).order_by(trials.c.number.desc(), trials.c.id.desc())
         rows = conn.execute(latest.limit(most)).all()[::-1]
         return TrialColumns(*(list(column) for column in zip(*rows, strict=True))) if rows else TrialColumns()
 
@@ -130,7 +130,7 @@ class TrialTable:
             .scalar_subquery()
         )
         query = sa.select(metrics.c.trial_id, metrics.c.metrics).join(trials, metrics.c.id == latest)
-        rows = conn.execute(query.where(*of_current(experiment_id)))
+        rows = conn.execute(query.where(*current_trials(experiment_id)))
         return {row.trial_id: restore_floats(row.metrics).get(metric) for row in rows}
 
     @reads
@@ -350,7 +350,7 @@ def _of_json(conn: Connection, document: Any, path: tuple[str, ...]) -> list[sa.
     return [sa.case((is_number, document[path].as_float())), document[path].as_string()]
 
 
-def of_current(experiment_id: int | None) -> list[sa.ColumnElement[bool]]:
+def current_trials(experiment_id: int | None) -> list[sa.ColumnElement[bool]]:
     """Return the condition for the trials that neither a cleared task nor a newer plan replaced.
 
     :param experiment_id: None = trials of all experiments
@@ -364,7 +364,7 @@ def of_current(experiment_id: int | None) -> list[sa.ColumnElement[bool]]:
 
 def _matching(query: TrialQuery) -> list[sa.ColumnElement[bool]]:
     every = [] if query.experiment_id is None else [trials.c.experiment_id == query.experiment_id]
-    where = every if query.with_replaced else of_current(query.experiment_id)
+    where = every if query.with_replaced else current_trials(query.experiment_id)
     if query.dags is not None:
         where.append(trials.c.dag_id.in_(sorted(query.dags)))
     if query.states:

@@ -8,8 +8,20 @@ export type Mode = "dark" | "light";
  * contrast of 3:1 to the page. `palette.test.ts` measures it.
  */
 export const COLORS: Record<Mode, readonly string[]> = {
-  light: ["#023481", "#de6907", "#599f88", "#cc67e3", "#72551f", "#2a768c", "#671a2d", "#4d3fc6"],
-  dark: ["#3480fc", "#f68c11", "#87c4a3", "#ab6da6", "#ffd663", "#9aeaf8", "#d95544", "#b3a8f6"],
+  light: ["#053078", "#e76705", "#639e90", "#b264eb", "#964800", "#24707b", "#5d1e24", "#7605c8"],
+  dark: ["#064bff", "#fe920a", "#55c8ab", "#905a9b", "#fae767", "#92faec", "#d64134", "#b88aff"],
+};
+
+/** What a filled area says about a trial, a gang or a shard. */
+export type Fill = "done" | "ending" | "failed" | "foreign" | "running" | "starting" | "waiting";
+
+/**
+ * Colours of filled squares and bars, which are as small as 12 pixels. They differ as those of lines do, which
+ * `palette.test.ts` measures. `styles.css` has them as variables: `--dtrain-fill-done`.
+ */
+export const FILLS: Record<Mode, Readonly<Record<Fill, string>>> = {
+  light: { running: "#152e79", starting: "#932fda", done: "#1c9c9c", ending: "#1c9c9c", foreign: "#662b00", failed: "#ff2b0a", waiting: "#cbd0d8" },
+  dark: { running: "#85a7d6", starting: "#6b3df5", done: "#85ffd6", ending: "#85ffd6", foreign: "#e0a100", failed: "#bf2c22", waiting: "#30343b" },
 };
 
 /** Dashes that tell lines of one colour apart, in pixels. */

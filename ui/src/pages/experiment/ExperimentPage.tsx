@@ -25,6 +25,7 @@ import { ExperimentFacts } from "./ExperimentFacts";
 import { failedOf, FailuresNotice, FailuresTab, haveMostFailed } from "./FailuresTab";
 import { HyperparametersTab, hyperparametersPath } from "./HyperparametersTab";
 import { RungsTab } from "./RungsTab";
+import { TimelineTab, timelinePath } from "./TimelineTab";
 import { TrialsTab } from "./TrialsTab";
 
 /** Without a tab in the address the first one is shown. */
@@ -34,6 +35,7 @@ const USUAL = { tab: "", by: "" };
 const usePathOfTab = (id: string, tab: string, by: string): string | null => {
   const [curves, path] = [useUsualCurvesPath(id), `experiments/${id}`];
   if (tab === "curves" || tab === USUAL.tab) return curves;
+  if (tab === "timeline") return timelinePath(path);
   if (tab === "hyperparameters") return hyperparametersPath(path, by);
   return tab === "rungs" || tab === "config" ? `${path}/${tab}` : null;
 };
@@ -85,6 +87,7 @@ export const ExperimentView = ({ id }: { id: string }) => {
     ...(data.search === null ? [] : [{ id: "rungs", label: "Rungs", content: () => <RungsTab experiment={data} /> }]),
     ...(isBroken ? [] : failures),
     { id: "comments", label: "Comments", content: () => <CommentsTab path={path} words={`experiment ${id}`} /> },
+    { id: "timeline", label: "Timeline", content: () => <TimelineTab experiment={data} /> },
     { id: "config", label: "Configuration", content: () => <ConfigView path={`${path}/config`} /> },
   ];
   return (

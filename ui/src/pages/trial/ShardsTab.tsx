@@ -2,6 +2,7 @@ import { Box, HStack, Stack, Table, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { type Shards, type ShardTrouble, type Trial } from "../../api/trial";
+import { type Fill } from "../../charts/palette";
 import { CopyButton } from "../../components/CopyButton";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
@@ -9,7 +10,7 @@ import { Facts } from "../../components/Facts";
 import { Loading } from "../../components/Loading";
 import { ProgressBar } from "../../components/ProgressBar";
 import { Stale } from "../../components/Stale";
-import { lookOf, StateBadge } from "../../components/StateBadge";
+import { StateBadge } from "../../components/StateBadge";
 import { count, NONE, number } from "../../format/numbers";
 import { duration } from "../../format/times";
 import { LIVE_MS, useData } from "../../hooks/useData";
@@ -19,10 +20,13 @@ import { ENDED } from "./words";
 /** Cells of the grid. Each is an element, and a poll compares all of them. */
 const MOST_CELLS = 2000;
 
-/** State of a shard -> state with the colour that the Airflow UI has for it. */
+/** State of a shard -> state whose badge it has. */
 const LIKE: Record<ShardState, string> = { done: "completed", running: "running", waiting: "waiting", failed: "failed", skipped: "stopped" };
 
-const colour = (state: ShardState): string => `var(--chakra-colors-${lookOf(LIKE[state]).palette}-solid)`;
+/** State of a shard -> colour of its square. */
+const FILL_OF: Record<ShardState, Fill> = { done: "done", running: "running", waiting: "waiting", failed: "failed", skipped: "foreign" };
+
+const colour = (state: ShardState): string => `var(--dtrain-fill-${FILL_OF[state]})`;
 
 const Square = ({ state, title }: { state: ShardState; title?: string }) => (
   <i aria-hidden className="dtrain-shard" data-state={state} style={{ background: colour(state) }} title={title} />

@@ -1,0 +1,108 @@
+"""The timeline of an experiment: which attempt held which slots, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, trials
+from airflow_provider_dtrain.store.database.transactions import Database, reads
+from airflow_provider_dtrain.store.pages.trial_table import current_trials
+from airflow_provider_dtrain.store.views import placements
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptSpan:
+    """Time in which an attempt held its slots."""
+
+    trial_id: int
+    trial_number: int
+    #: State of the trial now.
+    trial_state: str
+    #: Best metric of the trial, None without one.
+    metric: float | None
+    #: From 1 in its trial.
+    attempt: int
+    attempt_state: str
+    granted_at: datetime
+    #: When its ranks ran, None if they never did.
+    started_at: datetime | None
+    #: None: it has not ended.
+    ended_at: datetime | None
+    #: Host -> slots.
+    placement: Mapping[str, Sequence[int]]
+
+
+class ExperimentTimeline:
+    """Attempts of experiments with their slots."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    @reads
+    def version(self, conn: Connection, experiment_id: int) -> tuple[object, ...]:
+        """Return a value that changes whenever an attempt of an experiment gets slots, starts or ends."""
+        times = (allocations.c.granted_at, attempts.c.started_at, attempts.c.ended_at)
+        figures = (sa.func.count(attempts.c.id), sa.func.max(attempts.c.id))
+        more = (one for at in times for one in (sa.func.count(at), sa.func.max(at)))
+        return tuple(conn.execute(_of(sa.select(*figures, *more), experiment_id)).one())
+
+    @reads
+    def spans(self, conn: Connection, experiment_id: int, *, most: int) -> tuple[list[AttemptSpan], int]:
+        """Return the attempts that have got slots, oldest first, and their number.
+
+        :param most: attempts, the latest ones
+        """
+        total = int(conn.scalar(_granted(sa.select(sa.func.count()), experiment_id)) or 0)
+        latest = _granted(_SPANS, experiment_id).order_by(attempts.c.id.desc()).limit(most)
+        rows = conn.execute(latest).all()[::-1]
+        placed = placements(conn, {row.allocation_id: row.token for row in rows if row.token is not None})
+        return [_span(row, placed.get(row.allocation_id, {})) for row in rows], total
+
+
+_SPANS: sa.Select[Any] = sa.select(
+    attempts.c.trial_id,
+    trials.c.number.label("trial_number"),
+    trials.c.state.label("trial_state"),
+    trials.c.best_metric,
+    attempts.c.number,
+    attempts.c.state,
+    attempts.c.created_at,
+    attempts.c.started_at,
+    attempts.c.ended_at,
+    attempts.c.allocation_id,
+    allocations.c.granted_at,
+    allocations.c.token,
+)
+
+
+def _of(query: sa.Select[Any], experiment_id: int) -> sa.Select[Any]:
+    joined = attempts.join(trials, trials.c.id == attempts.c.trial_id).join(
+        allocations, allocations.c.id == attempts.c.allocation_id
+    )
+    return query.select_from(joined).where(*current_trials(experiment_id))
+
+
+def _granted(query: sa.Select[Any], experiment_id: int) -> sa.Select[Any]:
+    return _of(query, experiment_id).where(allocations.c.granted_at.is_not(None), attempts.c.state != "waiting")
+
+
+def _span(row: Any, placed: Mapping[str, tuple[Sequence[int], bool]]) -> AttemptSpan:
+    return AttemptSpan(
+        trial_id=row.trial_id,
+        trial_number=row.trial_number,
+        trial_state=row.trial_state,
+        metric=row.best_metric,
+        attempt=row.number,
+        attempt_state=row.state,
+        # An attempt on the gang of an earlier one, or on a held gang, holds its slots from its own begin.
+        granted_at=max(row.granted_at, row.created_at),
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        placement={host: list(slots) for host, (slots, _) in placed.items()},
+    )
