@@ -60,6 +60,8 @@ class Importance(Model):
 
     name: str
     value: float
+    #: How often chance makes it as important, from 0.01 to 1; None: not computed.
+    chance: float | None = None
 
 
 class Hyperparameters(Model):
@@ -74,7 +76,7 @@ class Hyperparameters(Model):
     columns: dict[str, list[Any]]
     #: Largest first; empty: see the note.
     importance: list[Importance]
-    #: How the importance was computed, or why there is none.
+    #: How the importance was computed, why there is none, or why it tells little.
     importance_note: str
     #: It is being computed for the latest results, and a later request has it.
     is_importance_pending: bool

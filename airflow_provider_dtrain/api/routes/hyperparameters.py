@@ -55,7 +55,7 @@ def hyperparameters(
         return _record(space, trials, columns, found, is_pending)
 
     try:
-        return call.answer(version, found.note, is_pending, found.shares, make=make)
+        return call.answer(version, found.note, is_pending, found.shares, found.chances, make=make)
     finally:
         smaller = plan.smaller_is_better
         importances.start(key, version, space, lambda: _judged(store, experiment_id, other), smaller_is_better=smaller)
@@ -101,7 +101,9 @@ def _record(
         # NaN and infinities become null in the answer.
         "metric": trials.metrics,
         "columns": columns,
-        "importance": [Importance(name=name, value=value) for name, value in found.shares.items()],
+        "importance": [
+            Importance(name=name, value=value, chance=found.chances.get(name)) for name, value in found.shares.items()
+        ],
         "importance_note": found.note,
         "is_importance_pending": is_pending,
     }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from airflow_provider_dtrain.core.documents import Hyperparameters
@@ -16,6 +17,11 @@ from airflow_provider_dtrain.core.search.ped_anova import CELLS_MOST, best_trial
 FEWEST: Final = 10
 #: Most trials that are evaluated, the latest ones.
 MOST: Final = 1000
+#: Most trials whose importance is compared with chance: it costs 99 evaluations, and with more it is hardly chance.
+SHUFFLED_MOST: Final = 200
+SHUFFLES: Final = 99
+#: Above this chance, an importance is no evidence.
+DOUBTFUL: Final = 0.05
 METHOD: Final = "PED-ANOVA: share of each hyperparameter in reaching the best tenth of the trials"
 
 
@@ -25,8 +31,11 @@ class ImportanceResult:
 
     #: Name -> share; the shares add up to 1. Empty: see the note.
     shares: Mapping[str, float]
-    #: How it was computed, or why there is none.
+    #: How it was computed, why there is none, or why it tells little.
     note: str
+    #: Name -> share of shuffles of the metrics in which its importance is as large, from 0.01 to 1: a permutation test.
+    #: Empty: not computed.
+    chances: Mapping[str, float] = field(default_factory=dict)
 
 
 def importance(
@@ -50,23 +59,54 @@ def importance(
         return _none(f"It needs {FEWEST} ended trials with a metric, and there are {len(usable)}.")
     if len({metric for _, metric in usable}) == 1:
         return _none("All trials have the same metric.")
-    found = _evaluated(varying, usable, smaller_is_better=smaller_is_better)
+    best = best_trials([metric if smaller_is_better else -metric for _, metric in usable])
+    amounts = _amounts(varying, usable, best)
+    total = sum(amounts.values())
+    # They are equal if no hyperparameter matters.
+    found = {name: value / total if total else 1.0 / len(amounts) for name, value in amounts.items()}
+    shares = dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
     message = f"{METHOD}, from {len(usable)} trials"
-    return ImportanceResult(shares=dict(sorted(found.items(), key=lambda one: (-one[1], one[0]))), note=message)
+    if len(usable) > SHUFFLED_MOST:
+        return ImportanceResult(shares=shares, note=message)
+    chances = _chances(varying, usable, best, amounts)
+    largest = next(iter(shares))
+    if chances[largest] > DOUBTFUL:
+        message += (
+            f". Too few trials to tell: {sum(best)} of {len(usable)} are the best ones, and if the metrics are "
+            f"shuffled among the trials, {largest} is as important in {chances[largest]:.0%} of the cases"
+        )
+    return ImportanceResult(shares=shares, note=message, chances=chances)
 
 
 def _none(note: str) -> ImportanceResult:
     return ImportanceResult(shares={}, note=note)
 
 
-def _evaluated(
-    varying: Sequence[Dimension], usable: Sequence[tuple[Mapping[str, Any], float]], *, smaller_is_better: bool
+def _amounts(
+    varying: Sequence[Dimension], usable: Sequence[tuple[Mapping[str, Any], float]], best: Sequence[bool]
 ) -> dict[str, float]:
-    """Return the share of each hyperparameter. They are equal if no hyperparameter matters."""
-    best = best_trials([metric if smaller_is_better else -metric for _, metric in usable])
-    found = {one.name: _importance(one, [values[one.name] for values, _ in usable], best) for one in varying}
-    total = sum(found.values())
-    return {name: value / total if total else 1.0 / len(found) for name, value in found.items()}
+    """Return the divergence of each hyperparameter."""
+    return {one.name: _importance(one, [values[one.name] for values, _ in usable], best) for one in varying}
+
+
+def _chances(
+    varying: Sequence[Dimension],
+    usable: Sequence[tuple[Mapping[str, Any], float]],
+    best: Sequence[bool],
+    amounts: Mapping[str, float],
+) -> dict[str, float]:
+    """Return for each hyperparameter how often chance makes it as important: a permutation test.
+
+    The shuffles depend on the number of trials only, so that two processes give the same answer.
+    """
+    draw = random.Random(len(best))  # noqa: S311 - no secret
+    as_large = dict.fromkeys(amounts, 1)
+    shuffled = list(best)
+    for _ in range(SHUFFLES):
+        draw.shuffle(shuffled)
+        for name, amount in _amounts(varying, usable, shuffled).items():
+            as_large[name] += amount >= amounts[name]
+    return {name: count / (SHUFFLES + 1) for name, count in as_large.items()}
 
 
 def _importance(of: Dimension, values: Sequence[Any], best: Sequence[bool]) -> float:
