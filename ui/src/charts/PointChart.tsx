@@ -59,7 +59,7 @@ const paint = (ctx: CanvasRenderingContext2D, area: Area, set: PointSet, line: P
       }
       ctx.fill();
       if (hasEdge) {
-        [ctx.strokeStyle, ctx.lineWidth] = [colors.fg, area.ratio];
+        [ctx.strokeStyle, ctx.lineWidth] = [colors.bg, 1.5 * area.ratio];
         ctx.stroke();
       }
     }

@@ -45,7 +45,7 @@ const paint = (ctx: CanvasRenderingContext2D, area: Area, { labels, bars, isByHo
   ctx.fillStyle = colors.grid;
   for (let row = 1; row < labels.length; row += 2) ctx.fillRect(area.left, area.toY(-row), area.width, tall);
   ctx.font = `${11 * area.ratio}px ${colors.font}`;
-  ctx.textBaseline = "middle";
+  [ctx.textBaseline, ctx.textAlign] = ["middle", "left"];
   for (const { span, row, rows, fromS, startS, toS } of bars) {
     const [left, start, right] = [area.toX(fromS), area.toX(startS), area.toX(toS)];
     if (right < area.left || left > area.left + area.width) continue;

@@ -1,7 +1,8 @@
 import { Box, chakra } from "@chakra-ui/react";
-import { type KeyboardEvent, memo, type ReactNode, startTransition, useCallback, useEffect, useRef, useState } from "react";
+import { type KeyboardEvent, memo, type ReactNode, startTransition, useCallback, useEffect, useMemo, useRef, useState } from "react";
 
 import { FOCUS_HOME } from "../../actions/focusHome";
+import { useIsNarrow } from "../../hooks/useIsNarrow";
 import { type Rows } from "../../hooks/useRows";
 import { ErrorNotice } from "../ErrorNotice";
 import { Stale } from "../Stale";
@@ -22,12 +23,38 @@ export interface Column<R> {
   /** Not shown until the user chooses it. */
   optional?: boolean;
   /** Stays visible at the right edge while the table scrolls to the side. */
-  pinned?: boolean;
+  pinned?: boolean | undefined;
   /** Its text is shown in full while the pointer is over it or the row has the focus. */
   full?: boolean;
   /** Content for a row. A text is cut to the column's width and has itself as tooltip. */
   cell: (row: R) => ReactNode;
 }
+
+/** The facts of a row that a phone shows: two lines of its first column. */
+export interface Glance<R> {
+  header: string;
+  /** Ids of the columns whose facts it has. */
+  covers: readonly string[];
+  /** State and name. */
+  top: (row: R) => ReactNode;
+  /** Reason or best value. */
+  below: (row: R) => ReactNode;
+}
+
+/** Width of the first column of a phone in pixels: the action of a row fits beside it. */
+const GLANCE_PX = 226;
+
+/** Return the columns of a phone: the glance, the actions, and the rest, none of which covers another. */
+export const phoneColumns = <R,>(columns: readonly Column<R>[], { header, covers, top, below }: Glance<R>): Column<R>[] => {
+  const cell = (row: R) => (
+    <span className="dtrain-glance">
+      <span className="dtrain-row">{top(row)}</span>
+      <span className="dtrain-muted dtrain-cut">{below(row)}</span>
+    </span>
+  );
+  const rest = columns.filter(({ id }) => !covers.includes(id)).map((column): Column<R> => ({ ...column, pinned: undefined }));
+  return [{ id: "glance", header, width: GLANCE_PX, cell }, ...rest.filter(({ id }) => id === "actions"), ...rest.filter(({ id }) => id !== "actions")];
+};
 
 interface Props<R> {
   /** Name of the table for screen readers. */
@@ -49,6 +76,8 @@ interface Props<R> {
   empty: ReactNode;
   /** What the table shows, for messages: "Experiments". */
   what: string;
+  /** What a phone shows of a row before all columns, in place of those with the ids that it covers. */
+  glance?: Glance<R>;
   /** Least height in pixels, where the rest of the window may be too small for a table. */
   leastPx?: number;
 }
@@ -109,7 +138,9 @@ const Table = chakra("table", { base: TABLE_CSS });
 
 /** A table of any length. The server sorts, filters and sends the visible rows; the document contains only these. */
 export const DataTable = <R,>(props: Props<R>) => {
-  const { label, columns, rows, rowKey, sort, onSort, onOpen, selected, onSelect, isMarked, empty, what, leastPx } = props;
+  const { label, glance, rows, rowKey, sort, onSort, onOpen, selected, onSelect, isMarked, empty, what, leastPx } = props;
+  const isNarrow = useIsNarrow();
+  const columns = useMemo(() => (isNarrow && glance !== undefined ? phoneColumns(props.columns, glance) : props.columns), [isNarrow, glance, props.columns]);
   const frame = useRef<HTMLDivElement>(null);
   const room = useRoom(frame, leastPx);
   const [top, setTop] = useState(0);

@@ -147,14 +147,14 @@ export const CurvesTab = ({ experiment }: { experiment: Experiment }) => {
     <ChartGroup>
       <Stack gap={3}>
         <Flex columnGap={5} rowGap={2} wrap="wrap">
-          <HStack gap={2}>
+          <HStack gap={2} wrap="wrap">
             <Text fontSize="sm">X axis</Text>
             <Segments label="X axis" onChange={(x) => setView({ x })} options={axesOf(experiment.has_epochs, view.x)} value={chosenOf(X_AXES, view.x)} />
             <Button aria-pressed={view.logx} bg={view.logx ? "bg.emphasized" : undefined} onClick={() => setView({ logx: !view.logx })} size="xs" variant="outline">
               log
             </Button>
           </HStack>
-          <HStack gap={2}>
+          <HStack gap={2} wrap="wrap">
             <Text fontSize="sm">Trials</Text>
             <Segments label="Choice of trials" onChange={(select) => setView({ select })} options={SELECTIONS} value={chosenOf(SELECTIONS, view.select)} />
             <Segments label="Number of trials" onChange={(next) => setView({ limit: Number(next) })} options={LIMITS} value={limit} />

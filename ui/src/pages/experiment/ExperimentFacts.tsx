@@ -89,6 +89,7 @@ export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
       facts={[
         {
           label: "Progress",
+          first: true,
           value: (
             <>
               <ProgressBar share={progress} />
@@ -98,7 +99,7 @@ export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
             </>
           ),
         },
-        { label: "Best trial", value: <Best experiment={experiment} /> },
+        { label: "Best trial", first: true, value: <Best experiment={experiment} /> },
         ended_at === null
           ? { label: "Expected end", value: expected_end === null ? "unknown: too few trials have ended, and too few reports" : <Since at={expected_end} /> }
           : { label: "Ended", value: <Time at={ended_at} /> },

@@ -84,7 +84,7 @@ describe("the page of an experiment", () => {
     const { container } = show(<App />, `${ADDRESS}?tab=trials`);
     expect(await screen.findByRole("columnheader", { name: "Bracket" })).toBeTruthy();
     expect(arrived.map(({ path }) => path).filter((path) => path.includes("sort="))).toEqual([expect.stringContaining("order=desc&sort=best_metric")]);
-    expect(container.querySelector("td[data-column=bracket]")?.textContent).toBe("1");
+    await waitFor(() => expect(container.querySelector("td[data-column=bracket]")?.textContent).toBe("1"));
     expect(container.querySelector<HTMLElement>("[data-state=stopped]")?.style.background).toBe("");
     expect(container.querySelector<HTMLElement>("[data-state=errored]")?.style.background).not.toBe("");
     expect(screen.queryByText(/ommands take/)).toBeNull();

@@ -18,7 +18,7 @@ import { plural } from "../../format/numbers";
 import { LIVE_MS } from "../../hooks/useData";
 import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
-import { trialColumns } from "./trialColumns";
+import { trialColumns, trialGlance } from "./trialColumns";
 import { MOST_COMPARED, toggled } from "./TrialList";
 
 const STATES = ["queued", "running", "paused", "completed", "stopped", "errored", "killed"];
@@ -40,6 +40,7 @@ export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
   const navigate = useNavigate();
   const { best_trial, hyperparameters, metric, search, experiment_id } = experiment;
   const columns = useMemo(() => trialColumns({ best_trial, hyperparameters, metric, search }), [best_trial, hyperparameters, metric, search]);
+  const glance = useMemo(() => trialGlance({ best_trial, metric }), [best_trial, metric]);
   const chosen = view.columns.length > 0 ? view.columns : usualColumns(columns);
   const shown = useMemo(() => chosenColumns(columns, view.columns.length > 0 ? view.columns : usualColumns(columns)), [columns, view.columns]);
   const sort = view.sort === "" ? usualSort(experiment) : view.sort;
@@ -91,6 +92,7 @@ export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
             <EmptyState text="Trials appear when the tasks of the DAG run submit them." title="The experiment has no trial yet." />
           )
         }
+        glance={glance}
         isMarked={({ trial_id }) => trial_id === best_trial}
         label="Trials"
         leastPx={LEAST_PX}

@@ -4,7 +4,7 @@ import { paths } from "../../app/paths";
 import { textOf } from "../../charts/dimensions";
 import { PageLink } from "../../components/Links";
 import { StateBadge } from "../../components/StateBadge";
-import { type Column } from "../../components/table/DataTable";
+import { type Column, type Glance } from "../../components/table/DataTable";
 import { Tags } from "../../components/Tags";
 import { Time } from "../../components/Time";
 import { count, NONE, number, percent } from "../../format/numbers";
@@ -31,6 +31,22 @@ export const trainedText = ({ units: done, epochs, rung }: Pick<TrialRow, "epoch
 const shareText = ({ progress }: Pick<TrialRow, "progress">): string =>
   progress?.share === null || progress?.share === undefined ? "" : ` (${percent(progress.share)})`;
 
+/** A trial on a phone: state and name, then its best value and the reason. */
+export const trialGlance = ({ best_trial, metric }: Pick<Experiment, "best_trial" | "metric">): Glance<TrialRow> => ({
+  header: "State, trial, best",
+  covers: ["state", "trial", "best_metric", "reason"],
+  top: ({ state, trial_id, display_name }) => (
+    <>
+      <StateBadge state={state} />
+      <PageLink to={paths.trial(trial_id)}>
+        {display_name ?? `Trial ${trial_id}`}
+        {trial_id === best_trial ? " (best)" : ""}
+      </PageLink>
+    </>
+  ),
+  below: ({ best_metric, reason }) => [best_metric === null ? "" : `${metric ?? "best"} ${number(best_metric)}`, reason ?? ""].filter(Boolean).join(", ") || NONE,
+});
+
 /** Columns of the table of trials: one per hyperparameter of the experiment. */
 export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperparameters" | "metric" | "search">): Column<TrialRow>[] => {
   const varied = experiment.hyperparameters.filter(({ kind }) => kind !== "const");
@@ -49,7 +65,7 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
         </PageLink>
       ),
     },
-    { id: "number", header: "Number", sort: "number", width: 74, align: "end", cell: ({ number: place }) => String(place) },
+    { id: "number", header: "Number", sort: "number", width: 74, align: "end", optional: true, cell: ({ number: place }) => String(place) },
     { id: "state", header: "State", sort: "state", width: 115, cell: ({ state }) => <StateBadge state={state} /> },
     {
       id: "best_metric",

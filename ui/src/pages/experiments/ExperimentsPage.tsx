@@ -21,7 +21,7 @@ import { CREATE_FIRST } from "../../lib/commands";
 import { type Offer } from "./bulk";
 import { BulkBar } from "./BulkBar";
 import { BulkDialog } from "./BulkDialog";
-import { experimentColumns } from "./columns";
+import { EXPERIMENTS_GLANCE, experimentColumns } from "./columns";
 import { useOwner } from "./owner";
 import { PlaceFilters } from "./PlaceFilters";
 
@@ -133,6 +133,7 @@ export const ExperimentsPage = () => {
       <DataTable
         columns={shown}
         empty={empty}
+        glance={EXPERIMENTS_GLANCE}
         label="Experiments"
         onOpen={({ experiment_id }) => void navigate(paths.experiment(experiment_id))}
         onSelect={({ experiment_id }, isSelected) =>

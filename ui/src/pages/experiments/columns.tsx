@@ -6,7 +6,7 @@ import { paths } from "../../app/paths";
 import { PageLink } from "../../components/Links";
 import { ProgressBar } from "../../components/ProgressBar";
 import { StateBadge } from "../../components/StateBadge";
-import { type Column } from "../../components/table/DataTable";
+import { type Column, type Glance } from "../../components/table/DataTable";
 import { Tags } from "../../components/Tags";
 import { Elapsed, Since, Time } from "../../components/Time";
 import { count, NONE, number } from "../../format/numbers";
@@ -68,6 +68,19 @@ const shortcuts = (row: ExperimentRow, { onEdit, onFork, onBulk }: RowUses): Sho
   ...(onFork === null ? [] : [{ id: "fork", label: "Fork", icon: "copy", open: () => onFork(row) } as const]),
   ...(row.may_edit ? placing(row, onBulk) : []),
 ];
+
+/** An experiment on a phone: state and name, then its best value and its trials. */
+export const EXPERIMENTS_GLANCE: Glance<ExperimentRow> = {
+  header: "State, name, best",
+  covers: ["state", "name", "best"],
+  top: (row) => (
+    <>
+      <StateBadge state={shownState(row)} />
+      <PageLink to={paths.experiment(row.experiment_id)}>{row.display_name ?? row.name}</PageLink>
+    </>
+  ),
+  below: ({ best, metric, trials }) => (best === null ? trialsInWords(trials) : `${metric ?? "best"} ${number(best)}, ${trialsInWords(trials)}`),
+};
 
 /** Columns of the table of experiments. */
 export const experimentColumns = (uses: RowUses): Column<ExperimentRow>[] => [

@@ -16,7 +16,7 @@ import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
 import { CREATE_FIRST } from "../../lib/commands";
 import { OWN } from "../cluster/PoolCards";
-import { queueColumns } from "./columns";
+import { QUEUE_GLANCE, queueColumns } from "./columns";
 
 const STATES = ["waiting", "granted", "starting", "running", "stopping", "expired"];
 
@@ -75,6 +75,7 @@ export const QueuePage = () => {
       <DataTable
         columns={shown}
         empty={empty}
+        glance={QUEUE_GLANCE}
         label="Queue"
         onOpen={({ trial_id }) => {
           if (trial_id !== null) void navigate(paths.trial(trial_id));

@@ -6,7 +6,7 @@ import { paths } from "../../app/paths";
 import { Icon } from "../../components/icons";
 import { PageLink, TaskLinks } from "../../components/Links";
 import { StateBadge } from "../../components/StateBadge";
-import { type Column } from "../../components/table/DataTable";
+import { type Column, type Glance } from "../../components/table/DataTable";
 import { Since, Time } from "../../components/Time";
 import { count, NONE } from "../../format/numbers";
 import { withoutNumber } from "../../lib/shortNames";
@@ -53,6 +53,9 @@ export const sentence = (reason: string): string => reason.charAt(0).toUpperCase
 /** Return the number that an external scheduler gave to the job of a gang, empty without one. */
 export const jobText = (job: Gang["job"]): string => (job === null || job.number === null ? "" : `Job ${job.number}`);
 
+const whereAndWhy = (job: Gang["job"], placement: Gang["placement"], reason: string | null): string =>
+  [jobText(job), placementWords(placement), reason === null ? "" : sentence(reason)].filter((part) => part !== "").join(". ");
+
 /** Words of reasons and expected starts that have a meaning of their own in the queue. */
 const TERMS: readonly (readonly [pattern: RegExp, meaning: string])[] = [
   [/\bclosest\b/i, "closest: the host or hosts on which the fewest slots are missing."],
@@ -74,6 +77,20 @@ const TwoLines = ({ text }: { text: string }) => (
     ))}
   </>
 );
+
+/** A gang on a phone: state and trial, then why it waits or where it runs. */
+export const QUEUE_GLANCE: Glance<Gang> = {
+  header: "State, trial, reason",
+  covers: ["state", "trial", "reason"],
+  top: (row) => (
+    <>
+      <StateBadge state={row.is_paused ? "paused" : row.state} />
+      {row.trial_id === null ? <span className="dtrain-cut">Held gang</span> : <PageLink to={paths.trial(row.trial_id)}>Trial {row.trial_id}</PageLink>}
+      <span className="dtrain-cut">{row.experiment}</span>
+    </>
+  ),
+  below: ({ job, reason, placement }) => whereAndWhy(job, placement, reason),
+};
 
 /** Columns of the queue. */
 export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Column<Gang>[] => [
@@ -121,7 +138,7 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     header: "Hosts (slots), reason",
     width: 260,
     full: true,
-    cell: ({ job, reason, placement }) => <TwoLines text={[jobText(job), placementWords(placement), reason === null ? "" : sentence(reason)].filter((part) => part !== "").join(". ")} />,
+    cell: ({ job, reason, placement }) => <TwoLines text={whereAndWhy(job, placement, reason)} />,
   },
   {
     id: "expected",

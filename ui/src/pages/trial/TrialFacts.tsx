@@ -4,6 +4,7 @@ import { locationOf, type Trial } from "../../api/trial";
 import { paths } from "../../app/paths";
 import { CopyButton } from "../../components/CopyButton";
 import { Facts } from "../../components/Facts";
+import { Fold } from "../../components/Fold";
 import { PageLink, TaskLinks } from "../../components/Links";
 import { Notice } from "../../components/Notice";
 import { ProgressBar } from "../../components/ProgressBar";
@@ -118,13 +119,14 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
       <Facts
         facts={[
           isWaiting
-            ? { label: trial.state === "paused" ? "Paused" : "Waits", value: <Waits trial={trial} />, wide: true }
+            ? { label: trial.state === "paused" ? "Paused" : "Waits", value: <Waits trial={trial} />, wide: true, first: true }
             : ENDED.has(trial.state)
-              ? { label: "Ended", value: <Ended trial={trial} /> }
-              : { label: "Trains", value: <Trains trial={trial} />, wide: true },
-          trial.progress !== null && { label: "Progress", value: <Progress progress={trial.progress} /> },
+              ? { label: "Ended", value: <Ended trial={trial} />, first: true }
+              : { label: "Trains", value: <Trains trial={trial} />, wide: true, first: true },
+          trial.progress !== null && { label: "Progress", value: <Progress progress={trial.progress} />, first: true },
           {
             label: "Best metric",
+            first: true,
             value: (
               <>
                 {metric === null ? "" : `${metric} `}
@@ -171,6 +173,7 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
         ]}
       />
       {hparams.length === 0 ? null : (
+        <Fold title="Hyperparameters">
         <HStack columnGap={4} fontSize="sm" mb={2} rowGap={1} wrap="wrap">
           {hparams.slice(0, MOST_HPARAMS).map(([name, value]) => (
             <Box key={name} overflowWrap="anywhere">
@@ -182,6 +185,7 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
           ))}
           {hparams.length > MOST_HPARAMS ? <Box color="fg.muted">and {hparams.length - MOST_HPARAMS} more in the configuration</Box> : null}
         </HStack>
+        </Fold>
       )}
     </>
   );
