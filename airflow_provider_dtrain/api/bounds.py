@@ -57,6 +57,10 @@ TagFilter = Annotated[list[Tag] | None, Query(max_length=TAGS_MAX, description="
 StateFilter = Annotated[list[TrialState] | None, Query(max_length=len(TrialState))]
 TrialIds = Annotated[list[Annotated[int, Field(le=ID_MOST)]] | None, Query(max_length=TRIALS_MOST)]
 ComparedIds = Annotated[list[Annotated[int, Field(le=ID_MOST)]] | None, Query(max_length=COMPARED_MOST)]
+#: Path of a file in packed code.
+FilePath = Annotated[str, Field(min_length=1, max_length=PATH_CHARS)]
+#: The two things that are compared, in their order.
+TwoIds = Annotated[list[Annotated[int, Field(le=ID_MOST)]], Query(min_length=2, max_length=2)]
 Metric = Annotated[str, Field(min_length=1, max_length=METRIC_CHARS)]
 MetricFilter = Annotated[list[Metric] | None, Query(max_length=METRICS_MOST)]
 HostFilter = Annotated[list[Name] | None, Query(max_length=HOSTS_MOST, description="names; unknown ones are left out")]

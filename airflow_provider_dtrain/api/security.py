@@ -42,6 +42,7 @@ class Rule(Enum):
     #: Rows of DAGs that the user may not read are left out.
     READ = "read"
     READ_LOGS = "read task logs"
+    READ_CODE = "read the code of a DAG"
     FETCH = "read, from hosts"
     EDIT_DAG = "edit a DAG run"
     CHANGE_HOSTS = "edit connections"
@@ -56,6 +57,7 @@ class Rule(Enum):
         return {
             Rule.READ: "access to the plugin; rows and ids of DAGs that the user cannot read do not exist for them",
             Rule.READ_LOGS: "also: reading task logs of the DAG that the trial belongs to",
+            Rule.READ_CODE: "also: reading the code of the DAG that the trial belongs to",
             Rule.FETCH: "as for reading; a follower or a run of a DAG reads from hosts",
             Rule.EDIT_DAG: "also: editing DAG runs of the DAG that the trial or experiment belongs to",
             Rule.CHANGE_HOSTS: "also: editing the connections of the hosts",
@@ -254,6 +256,14 @@ class Access:
         """
         if not self.may_read_logs(dag_id):
             raise forbidden(f"read task logs of DAG '{dag_id}'", "The permission to read its task logs is needed.")
+
+    def require_code(self, dag_id: str) -> None:
+        """Check that the user may read the code of a DAG.
+
+        :raises ApiError: they may not
+        """
+        if not self.may_read_code(dag_id):
+            raise forbidden(f"read the code of DAG '{dag_id}'", "The permission to read the code of the DAG is needed.")
 
     def require_edit(self, dag_id: str) -> None:
         """Check that the user may edit runs of a DAG.

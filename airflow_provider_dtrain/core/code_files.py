@@ -25,10 +25,20 @@ def code_files(archive: bytes) -> dict[str, str] | None:
                     continue
                 if len(found) == FILES_MOST:
                     return None
-                found[member.name] = f"-> {member.linkname}" if member.issym() else _digest(tar, member)
+                found[path_of(member)] = f"-> {member.linkname}" if member.issym() else _digest(tar, member)
     except (tarfile.TarError, zlib.error, EOFError, OSError):
         return None
     return found
+
+
+def path_of(member: tarfile.TarInfo) -> str:
+    """Return the path of an entry of an archive."""
+    return visible_path(member.name)
+
+
+def visible_path(name: str) -> str:
+    """Return a name in an archive. Bytes that are not UTF-8 become escapes, because JSON cannot hold them."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _digest(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:

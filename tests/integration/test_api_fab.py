@@ -30,8 +30,10 @@ MAY: dict[str, set[Rule]] = {
     "user": set(),
     "op": set(Rule),
     "admin": set(Rule),
-    "reader": {Rule.READ, Rule.FETCH, Rule.READ_LOGS, Rule.OWN_VIEWS},
-    "worker": {Rule.READ, Rule.FETCH, Rule.READ_LOGS, Rule.EDIT_DAG, Rule.START, Rule.OWN_VIEWS},
+    "reader": {Rule.READ, Rule.FETCH, Rule.READ_LOGS, Rule.READ_CODE, Rule.OWN_VIEWS},
+    "worker": {
+        Rule.READ, Rule.FETCH, Rule.READ_LOGS, Rule.READ_CODE, Rule.EDIT_DAG, Rule.START, Rule.OWN_VIEWS,
+    },
     "guest": {Rule.READ, Rule.FETCH, Rule.OWN_VIEWS},
 }
 #: DAG d may be read by the role OnlyD, DAG other only by the roles that read all DAGs.

@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 LEAST = {
     Rule.READ: "viewer",
     Rule.READ_LOGS: "viewer",
+    Rule.READ_CODE: "viewer",
     Rule.FETCH: "viewer",
     Rule.OWN_VIEWS: "viewer",
     Rule.EDIT_DAG: "user",

@@ -60,6 +60,8 @@ def _started(call: Call, body: NewExperiment) -> Started:
     call.access.require_start()
     payload = body.payload
     git = None if body.git is None else GitState(**body.git.model_dump())
+    if body.fork_of is not None:
+        readable_experiment(call.store, call.access, body.fork_of)
     if payload is None and body.fork_of is not None:
         payload = payload_of(call, body.fork_of)
         git = None if payload is None else call.store.provenance.git_of(body.fork_of, payload)
@@ -69,7 +71,7 @@ def _started(call: Call, body: NewExperiment) -> Started:
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": payload}
     key = TrialKey(dag_id=DAG_ID, run_id="", task_id="")
     call.log_action("experiment_start", key, config_id=stored.config_id, fork_of=body.fork_of, payload=payload)
-    granted = grant(call.store, DAG_ID, stored, payload, call.access.user_id, git=git)
+    granted = grant(call.store, DAG_ID, stored, payload, call.access.user_id, git=git, fork_of=body.fork_of)
     run_id = trigger(conf, call.access.name, run_id=granted)
     words = f"DAG run {run_id} of {DAG_ID} plans the experiment '{stored.document['name']}'."
     return Started(dag_id=DAG_ID, run_id=run_id, message=words)

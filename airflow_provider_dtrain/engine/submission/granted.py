@@ -39,6 +39,7 @@ def grant(
     *,
     git: GitState | None = None,
     reproduces: int | None = None,
+    fork_of: int | None = None,
 ) -> str:
     """Store what a DAG run may use, and return the id with which it must be triggered. Blocks.
 
@@ -48,6 +49,7 @@ def grant(
     :param user_id: Airflow's id of the user; None = an administrator with the command line
     :param git: state of the code in git, as the machine of the user has it; None = it is not known
     :param reproduces: the trial that the DAG run runs again; None = it plans the trials of the configuration
+    :param fork_of: the experiment of which the DAG run is a fork; None = it is none
     """
     run_id = f"manual__{store.db.now().isoformat()}_{secrets.token_hex(8)}"
     store.submissions.add(
@@ -59,6 +61,7 @@ def grant(
             user_id=user_id,
             git=None if git is None else asdict(git),
             reproduces=reproduces,
+            fork_of=fork_of,
         )
     )
     return run_id

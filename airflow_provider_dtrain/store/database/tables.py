@@ -141,6 +141,8 @@ submissions = sa.Table(
     sa.Column("user_id", sa.Text),
     # The trial that the DAG run runs again.
     sa.Column("reproduces", Id, index=True),
+    # The experiment of which the DAG run is a fork.
+    sa.Column("fork_of", Id),
     # State of the code's folder in git, as the user's machine has it; None: the code is not sent from there.
     sa.Column("git", Json),
     _time("created_at", nullable=False),

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_dtrain.core.config.leaves import leaves
 from airflow_provider_dtrain.core.config.secrets import MASK, mask
 from airflow_provider_dtrain.core.fact_differences import Facts, fact_differences
-from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.resources.provenance import Differences
+from airflow_provider_dtrain.store.queries.experiments import trial_of_experiment
 from airflow_provider_dtrain.store.queries.provenance import provenance_of
-from airflow_provider_dtrain.store.queries.rights import readable_experiment, readable_trial
+from airflow_provider_dtrain.store.queries.rights import readable_trial
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.resources.provenance import GitState, HostProvenance, TrialProvenance
@@ -44,11 +44,7 @@ def experiment_differences(store: Store, rights: Rights, experiment_ids: Sequenc
     """
     things, chosen = [], []
     for experiment_id in experiment_ids:
-        view = readable_experiment(store, rights, experiment_id).view
-        latest = store.trials.list(experiment_id=experiment_id, limit=1)
-        if not latest:
-            raise NotFoundError(f"Experiment {experiment_id} has no trial yet, so it cannot be compared.")
-        trial_id = view.best_trial or latest[0].trial_id
+        trial_id = trial_of_experiment(store, rights, experiment_id)
         provenance = provenance_of(store, rights, trial_id)
         things.append(_facts(provenance, mask(store.configs.get(provenance.config_id).document)))
         chosen.append(trial_id)

@@ -10,6 +10,7 @@ from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE
 from airflow_provider_dtrain.core.lifecycle.trial_text import units_of
 from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.core.search.dimensions import dimensions
+from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.resources.experiments import (
     ExperimentDetail,
     ExperimentPage,
@@ -87,6 +88,20 @@ def experiment_detail(store: Store, rights: Rights, experiment_id: int) -> Exper
         config_labels=[str(label) for label in document.get("labels") or ()],
         hyperparameters=_hyperparameters(config),
     )
+
+
+def trial_of_experiment(store: Store, rights: Rights, experiment_id: int) -> int:
+    """Return the trial that stands for an experiment where code and packages are shown: the best, else the latest one.
+
+    :raises NotFoundError: there is no experiment with this id that the user may read, or it has no trial
+    """
+    view = readable_experiment(store, rights, experiment_id).view
+    if view.best_trial is not None:
+        return view.best_trial
+    latest = store.trials.list(experiment_id=experiment_id, limit=1)
+    if not latest:
+        raise NotFoundError(f"Experiment {experiment_id} has no trial yet, so it has no code and no packages.")
+    return latest[0].trial_id
 
 
 def config_of(store: Store, experiment_id: int) -> Config | None:

@@ -34,6 +34,9 @@ class Rights(Protocol):
     def require_logs(self, dag_id: str) -> None:
         """Raise an error unless the user may read the task logs of a DAG."""
 
+    def require_code(self, dag_id: str) -> None:
+        """Raise an error unless the user may read the code of a DAG."""
+
     def may_edit(self, dag_ids: Collection[str]) -> frozenset[str]:
         """Return those of the DAGs whose runs the user may edit."""
 
@@ -61,6 +64,9 @@ class AllRights:
         return True
 
     def require_logs(self, dag_id: str) -> None:
+        """Do nothing."""
+
+    def require_code(self, dag_id: str) -> None:
         """Do nothing."""
 
     def may_edit(self, dag_ids: Collection[str]) -> frozenset[str]:

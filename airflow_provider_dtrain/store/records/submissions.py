@@ -21,5 +21,7 @@ class Submission:
     user_id: str | None
     #: The trial that the DAG run runs again; None: it runs none again.
     reproduces: int | None = None
+    #: The experiment of which the DAG run is a fork; None: it is none.
+    fork_of: int | None = None
     #: State of the folder of the code in git, on the machine from which the code was sent; None = it was not sent.
     git: Mapping[str, Any] | None = None
