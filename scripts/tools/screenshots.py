@@ -74,9 +74,8 @@ def _mistake(page: Page) -> None:
     page.get_by_role("button", name="Error in line").first.click()
 
 
-def _provenance(page: Page) -> None:
-    """Unfold what the trial was made of."""
-    page.get_by_text("Code, packages and devices").click()
+def _packages(page: Page) -> None:
+    """Wait for the list of packages."""
     page.get_by_role("region", name="Packages of the interpreter").wait_for()
 
 
@@ -106,7 +105,7 @@ PICTURES = (
     Picture("rungs", _CIFAR + "?tab=rungs"),
     Picture("trial", _GPT2),
     Picture("trial-steps", _GPT2, _to("Where the time goes")),
-    Picture("provenance", _GPT2 + "?tab=config", _provenance),
+    Picture("provenance", _GPT2 + "?tab=code", _packages),
     Picture("compare", "/plugin/dtrain/compare?" + _FOUR),
     Picture("editor", "/plugin/dtrain/experiments/new?fork={experiment cifar10-asha}", _mistake),
     Picture("tab", "/dags/gpt2_finetune/runs/{run gpt2_finetune}/tasks/train/plugin/dtrain-trial"),

@@ -20,6 +20,8 @@ from airflow_provider_dtrain.store.store import Store
 
 #: Code that the trials claim to run, so that an experiment can be forked.
 CODE = Path(__file__).parents[2] / "dags" / "digits"
+#: Experiments with other code.
+OTHER_CODE = {"mnist-grid": CODE.parent / "torchrun_script"}
 SEED = 17
 
 #: Experiment -> owner and project. The user ``admin`` owns none, and so sees all experiments first.
@@ -62,7 +64,7 @@ class Planned:
         self.config: ExperimentConfig = effective.config
         self.name = str(document["name"])
         self.owner, self.project = PLACES.get(self.name, PLACE)
-        self.payload = put_code(store, CODE, print, print)
+        self.payload = put_code(store, OTHER_CODE.get(self.name, CODE), print, print)
         self.search_id: int | None = None
         self.specs: list[TrialSpec] = []
         if self.config.searcher.name != "single":

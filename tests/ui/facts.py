@@ -57,7 +57,7 @@ PAGES = (
         "FileNotFoundError: [Errno 2] No such file or directory: '/data/imagenet/shard-017.tar'",
         "SIGTERM, sent by the supervisor",
     )),
-    Facts("trial-config", "/plugin/dtrain/trials/{trial cifar10-asha/0}?tab=config", ("Code, packages and devices",)),
+    Facts("trial-code", "/plugin/dtrain/trials/{trial cifar10-asha/0}?tab=code", ("Packages and devices", "train.py")),
     Facts("trial-files", "/plugin/dtrain/trials/{trial mnist-grid/0}?tab=files", ("work/report.html", "Download")),
     Facts("trial-profile", "/plugin/dtrain/trials/{trial gpt2-finetune/0}?tab=profile", ("gpu_util", "a100-04")),
     Facts("trial-nan", "/plugin/dtrain/trials/{trial lr-too-high/0}", ("grad_norm", "Completed")),

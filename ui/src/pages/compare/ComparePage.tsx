@@ -26,17 +26,16 @@ import { curvesOf } from "../experiment/curves";
 import { axesOf, X_AXES } from "../experiment/axes";
 import { MOST_COMPARED } from "../experiment/TrialList";
 import { ENDED } from "../trial/words";
-import { countText, type DifferenceGroup, differenceGroups, type DifferenceRow } from "./differences";
+import { DifferenceRows } from "./DifferenceRows";
 import { MediaSection } from "./MediaSection";
+import { countText, differenceGroups } from "./differences";
+import { countText, type DifferenceGroup, differenceGroups, type DifferenceRow } from "./differences";
 import { TrialAdder } from "./TrialAdder";
 
 const USUAL = { ...USUAL_CURVE_VIEW, trial: [] as readonly string[], metric: [] as readonly string[], x: "batches" };
 
 /** Charts before the user chooses metrics. */
 const SHOWN = 2;
-
-/** Rows of a subject that are shown at once: hundreds of packages may differ. */
-const MOST_UNFOLDED = 8;
 
 const NONE_MARKED: ReadonlySet<string> = new Set();
 
@@ -85,39 +84,6 @@ const MetricChart = ({ ids, looks, metric, view, isLive, focus }: ChartProps) =>
       />
     </Stale>
   );
-};
-
-interface GroupProps {
-  group: DifferenceGroup;
-  ids: readonly number[];
-}
-
-/** Differences in one subject. Many of them are folded into a row that says how many there are. */
-const Group = ({ group: { subject, rows }, ids }: GroupProps) => {
-  const [isOpen, setOpen] = useState(rows.length <= MOST_UNFOLDED || subject === "configuration");
-  if (!isOpen) {
-    return (
-      <Table.Row>
-        <Table.Cell colSpan={ids.length + 1}>
-          <Button onClick={() => setOpen(true)} size="xs" variant="ghost">
-            Show {plural(rows.length, "difference")} of {subject}
-          </Button>
-        </Table.Cell>
-      </Table.Row>
-    );
-  }
-  return rows.map(({ name, values, isHparam, isUnknown }: DifferenceRow) => (
-    <Table.Row key={`${isHparam ? "h" : "c"} ${name}`}>
-      <Table.Cell fontWeight={isHparam ? "medium" : undefined} overflowWrap="anywhere">
-        {name}
-      </Table.Cell>
-      {values.map((value, index) => (
-        <Table.Cell color={isUnknown ? "fg.muted" : undefined} key={ids[index]} overflowWrap="anywhere" verticalAlign="top">
-          {value}
-        </Table.Cell>
-      ))}
-    </Table.Row>
-  ));
 };
 
 interface OverviewProps {
@@ -170,7 +136,7 @@ const Overview = ({ data, differences, looks, onRemove, onFocus }: OverviewProps
               ))}
             </Table.Row>
           ))}
-          {isOf ? groups.map((group) => <Group group={group} ids={ids} key={`${group.subject} ${ids.join()}`} />) : null}
+          {isOf ? groups.map((group) => <DifferenceRows group={group} ids={ids} key={`${group.subject} ${ids.join()}`} />) : null}
         </Table.Body>
       </Table.Root>
       {differences === undefined || differences.same.length === 0 ? null : (

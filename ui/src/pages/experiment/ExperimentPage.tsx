@@ -19,6 +19,7 @@ import { LIVE_MS, useData } from "../../hooks/useData";
 import { useMe } from "../../hooks/useMe";
 import { useTitle } from "../../hooks/useTitle";
 import { useUrlState } from "../../hooks/useUrlState";
+import { CodeTab } from "../code/CodeTab";
 import { ConfigView } from "./ConfigView";
 import { CurvesTab, useUsualCurvesPath } from "./CurvesTab";
 import { ExperimentFacts } from "./ExperimentFacts";
@@ -88,6 +89,7 @@ export const ExperimentView = ({ id }: { id: string }) => {
     ...(isBroken ? [] : failures),
     { id: "comments", label: "Comments", content: () => <CommentsTab path={path} words={`experiment ${id}`} /> },
     { id: "timeline", label: "Timeline", content: () => <TimelineTab experiment={data} /> },
+    { id: "code", label: "Code", content: () => <CodeTab id={id} kind="experiment" /> },
     { id: "config", label: "Configuration", content: () => <ConfigView path={`${path}/config`} /> },
   ];
   return (

@@ -1,4 +1,4 @@
-import { Box, chakra, Stack, Table, Text } from "@chakra-ui/react";
+import { Box, Stack, Table, Text } from "@chakra-ui/react";
 import { useMemo, useState } from "react";
 
 import { type HostProvenance, type Provenance } from "../../api/trial";
@@ -9,7 +9,7 @@ import { SearchBar } from "../../components/SearchBar";
 import { count, NONE, plural } from "../../format/numbers";
 import { useData } from "../../hooks/useData";
 import { own } from "../../lib/own";
-import { deviceWords, gitWords, shortDigest } from "./provenance";
+import { deviceWords, shortDigest } from "./provenance";
 
 const UNKNOWN = "unknown";
 
@@ -77,14 +77,11 @@ const Content = ({ id }: { id: string }) => {
   const { data, error, loading, refresh } = useData<Provenance>(`trials/${id}/provenance`, { everyMs: null });
   if (loading) return <Loading lines={4} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Provenance" />;
-  const { bundle, code, files, lock } = data;
+  const { lock } = data;
   return (
-    <Stack gap={2} pl={4}>
+    <Stack gap={2}>
       <Facts
         facts={[
-          { label: "Code", value: code === null ? "none was sent" : `${shortDigest(code)}${files === null ? "" : `, ${plural(Object.keys(files).length, "file")}`}` },
-          { label: "Git", value: gitWords(data.git), wide: true },
-          { label: "DAG bundle", value: bundle === null ? UNKNOWN : `${bundle.name}, ${bundle.version === null ? "without a version" : `version ${bundle.version}`}`, wide: true },
           { label: "Lock file", value: lock !== null ? `${lock.path}, ${shortDigest(lock.digest)}` : data.is_launched ? "none" : UNKNOWN },
           { label: "Seed", value: String(data.seed) },
           { label: "Data", value: data.data === null ? `${UNKNOWN}: it has published no manifest` : `${plural(data.data.rows, "row")}, manifest ${shortDigest(data.data.sha256)}` },
@@ -104,15 +101,10 @@ const Content = ({ id }: { id: string }) => {
   );
 };
 
-/** What a trial was made of. Folded, and requested once it is unfolded. */
-export const ProvenanceSection = ({ id }: { id: string }) => {
-  const [isOpen, setOpen] = useState(false);
-  return (
-    <chakra.details mb={3} onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <chakra.summary cursor="pointer" fontWeight="medium">
-        Code, packages and devices
-      </chakra.summary>
-      {isOpen ? <Content id={id} /> : null}
-    </chakra.details>
-  );
-};
+/** The surroundings in which a trial ran: packages and devices of its hosts, lock file, data. */
+export const ProvenanceSection = ({ id }: { id: string }) => (
+  <Box as="section">
+    <Text fontWeight="medium">Packages and devices</Text>
+    <Content id={id} />
+  </Box>
+);

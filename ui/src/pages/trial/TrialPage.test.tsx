@@ -162,27 +162,50 @@ describe("the page of a trial", () => {
     expect(await screen.findByText("2 values NaN or infinite: the curve has gaps there.")).toBeTruthy();
   });
 
-  it("shows what it was made of once that is unfolded, with a search for packages", async () => {
+  it("shows the files of its code, and packages with a search", async () => {
     const packages = { abc: { numpy: "2.1", torch: "2.13.0", mine: null } };
     const host = { host: "gpu-1", devices: { 0: "NVIDIA H100" }, driver: "570.1", image: null, python: "3.12.4", executable: "/usr/bin/python3", cuda: "12.8", packages: "abc", other_interpreter: null };
+    const git = { commit: null, is_clean: null, problem: HOSTILE };
     const provenance = {
-      trial_id: 7, attempt: 1, config_id: 1, seed: 3, code: "f".repeat(64), files: { "train.py": "a" }, git: { commit: null, is_clean: null, problem: HOSTILE }, bundle: null, is_launched: true, lock: null,
+      trial_id: 7, attempt: 1, config_id: 1, seed: 3, code: "f".repeat(64), files: { "train.py": "a" }, git, bundle: null, is_launched: true, lock: null,
       hosts: [host], packages, runtimes: [], data: null,
     };
-    let asked = 0;
-    serve({ ...routes(), "trials/7/config": { body: { config_id: 1, yaml: "", template: null, template_version: null, lines: [] } }, "trials/7/provenance": () => ((asked += 1), { body: provenance }) });
-    const { container } = show(<App />, `${ADDRESS}?tab=config`);
-    const fold = await screen.findByText("Code, packages and devices");
-    expect(asked).toBe(0);
-    await userEvent.click(fold);
-    expect(await screen.findByText(`${"f".repeat(12)}, 1 file`)).toBeTruthy();
-    expect(screen.getByText("NVIDIA H100 (slot 0)")).toBeTruthy();
+    const files = [{ path: "train.py", kind: "text", size_bytes: 20, target: null, is_program: true }, { path: "a\u202eb.bin", kind: "binary", size_bytes: 2, target: null, is_program: false }];
+    const code = { experiment_id: 5, trial_id: 7, digest: "f".repeat(64), packed_bytes: 300, files, more: 0, is_readable: true, reason: "", git, bundle: null, parent: null };
+    const text = { trial_id: 7, path: "train.py", text: `print("${HOSTILE}\u202e")\n`, size_bytes: 20, is_whole: true };
+    serve({ ...routes(), "trials/7/code": { body: code }, "trials/7/code/text": { body: text }, experiments: { body: { rows: [], total: 0, tags: [] } }, "trials/7/provenance": { body: provenance } });
+    const { container } = show(<App />, `${ADDRESS}?tab=code`);
+    expect((await screen.findByRole("region", { name: "Text of train.py" })).textContent).toContain(`print("${HOSTILE}\\u202e")`);
+    expect(screen.getByText(`${"f".repeat(12)}, 300 B packed`)).toBeTruthy();
+    expect(screen.getByText("a\\u202eb.bin").closest("button")?.disabled).toBe(true);
+    expect(await screen.findByText("NVIDIA H100 (slot 0)")).toBeTruthy();
     expect(screen.getByText(`unknown: ${HOSTILE}`)).toBeTruthy();
     expect(container.querySelector("img")).toBeNull();
     expect(screen.getByText("3 of 3 packages")).toBeTruthy();
     await userEvent.type(screen.getByPlaceholderText("Search for a package"), "TORCH{Enter}");
     expect(await screen.findByText("1 of 3 packages")).toBeTruthy();
     expect(screen.queryByText("numpy")).toBeNull();
+  });
+
+  it("shows in what it differs from the experiment of which it is a fork", async () => {
+    const git = { commit: "a".repeat(40), is_clean: true, problem: "" };
+    const code = (trial_id: number, experiment_id: number, parent: object | null) => ({ experiment_id, trial_id, digest: String(trial_id).repeat(64), packed_bytes: 300, files: [], more: 0, is_readable: true, reason: "", git, bundle: null, parent });
+    const lines = ["@@ -1,2 +1,2 @@", " same", "-lr = 1", `+${HOSTILE}`];
+    const changes = { trials: [3, 7], files: [{ path: "train.py", change: "changed", added: 1, removed: 1, lines, note: "" }], more: 0, same: 2, reason: "" };
+    const differences = { trials: [3, 7], rows: [{ subject: "configuration", name: "hyperparameters.lr", values: ["1", "2"], is_unknown: false }], same: ["packages"] };
+    const arrived = serve({
+      ...routes(), "trials/7/code": { body: code(7, 5, { experiment_id: 2, name: "first", trial_id: null }) }, "experiments/2/code": { body: code(3, 2, null) },
+      "differences/trials": { body: differences }, "differences/code": { body: changes }, experiments: { body: { rows: [], total: 0, tags: [] } },
+    });
+    const { container } = show(<App />, `${ADDRESS}?tab=code`);
+    await userEvent.click(await screen.findByRole("button", { name: "its source: first (2)" }));
+    expect((await screen.findByRole("region", { name: "Changes of train.py" })).textContent).toBe(lines.join(""));
+    expect(screen.getByText("1 difference")).toBeTruthy();
+    expect(screen.getByText("1 file differs, 2 are equal.")).toBeTruthy();
+    expect(arrived.some(({ path }) => path === "differences/code?trial=3&trial=7")).toBe(true);
+    expect(container.querySelector("img")).toBeNull();
+    await userEvent.click(screen.getByRole("button", { name: "Show the files" }));
+    expect(await screen.findByText("The code has no files.")).toBeTruthy();
   });
 
   it("shows texts of the store as text, and the cause of a failure first", async () => {

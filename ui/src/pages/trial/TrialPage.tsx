@@ -15,13 +15,13 @@ import { LIVE_MS, useData } from "../../hooks/useData";
 import { useMe } from "../../hooks/useMe";
 import { useTitle } from "../../hooks/useTitle";
 import { useUrlState } from "../../hooks/useUrlState";
+import { CodeTab } from "../code/CodeTab";
 import { ConfigView } from "../experiment/ConfigView";
 import { FailureTab, failurePath } from "./FailureTab";
 import { FilesTab } from "./FilesTab";
 import { LogTab } from "./log/LogTab";
 import { MediaTab } from "./MediaTab";
 import { ProfileTab } from "./ProfileTab";
-import { ProvenanceSection } from "./ProvenanceSection";
 import { RanksTab } from "./RanksTab";
 import { ReproductionFacts } from "./ReproductionFacts";
 import { ShardsTab } from "./ShardsTab";
@@ -73,15 +73,8 @@ export const TrialView = ({ id }: { id: string }) => {
     { id: "files", label: "Checkpoints and outputs", content: () => <FilesTab trial={data} /> },
     { id: "comments", label: "Comments", content: () => <CommentsTab path={path} words={`trial ${id}`} /> },
     { id: "profile", label: "Profile", content: () => <ProfileTab trial={data} /> },
-    {
-      id: "config", label: "Configuration",
-      content: () => (
-        <>
-          <ProvenanceSection id={id} />
-          <ConfigView path={`${path}/config`} />
-        </>
-      ),
-    },
+    { id: "code", label: "Code", content: () => <CodeTab id={id} kind="trial" /> },
+    { id: "config", label: "Configuration", content: () => <ConfigView path={`${path}/config`} /> },
   ];
   return (
     <>
