@@ -41,6 +41,8 @@ class OpenFile:
     pieces: Iterator[bytes]
     #: When it was opened. The content is never longer.
     size_bytes: int
+    #: Time of its latest change, in seconds since 1970.
+    modified_s: float
 
 
 class ChangedError(OSError):
@@ -54,8 +56,8 @@ def file_pieces(root: Path, relative: str) -> OpenFile:
     """
     descriptor = open_below(root, relative)
     file = os.fdopen(descriptor, "rb")
-    size = os.fstat(descriptor).st_size
-    return OpenFile(pieces=_exactly(file, size), size_bytes=size)
+    state = os.fstat(descriptor)
+    return OpenFile(pieces=_exactly(file, state.st_size), size_bytes=state.st_size, modified_s=state.st_mtime)
 
 
 def _exactly(file: IO[bytes], size_bytes: int) -> Iterator[bytes]:

@@ -54,11 +54,15 @@ def _generation(call: Call, trial: TrialView) -> Generation | None:
 @router.get("/trials/{trial_id}/outputs/download", response_model=None, **guarded(Rule.READ))
 async def output_download(call: CallDep, trial_id: int, path: Annotated[str, Query(max_length=1024)]) -> Response:
     """Send one output."""
-    file = await _prepared(call, lambda: _output(call, trial_id, path))
+    file = await _prepared(call, lambda: output(call, trial_id, path))
     return await download(call, file.pieces, PurePosixPath(path).name, file.size_bytes)
 
 
-def _output(call: Call, trial_id: int, path: str) -> OpenFile:
+def output(call: Call, trial_id: int, path: str) -> OpenFile:
+    """Return the copy of an output on this machine, open.
+
+    :raises NotFoundError: there is no such trial that the user may read, or no copy of such an output
+    """
     found = _generation(call, readable_trial(call.store, call.access, trial_id))
     missing = f"Trial {trial_id} has no output {path[:200]!r} here. See: airflow dtrain trials outputs {trial_id}"
     if found is None or path not in found.manifest.files:
