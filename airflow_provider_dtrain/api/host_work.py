@@ -55,6 +55,7 @@ def in_place_of(kind: OperationKind, trial_id: int | None, arguments: Mapping[st
     words = {
         OperationKind.LOG: f"trials logs {trial_id}",
         OperationKind.STACKS: f"trials stack {trial_id}",
+        OperationKind.PROFILE: f"trials trace {trial_id}",
         OperationKind.EXEC: f"trials exec {trial_id}",
         OperationKind.OUTPUTS: f"trials {'outputs' if arguments.get('list_only') else 'download'} {trial_id}",
         OperationKind.CHECKPOINT: f"trials checkpoints {trial_id}",

@@ -34,7 +34,7 @@ from airflow_provider_dtrain.client.submission import create, fork, reproduce, r
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.control import Archived, Change
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
-from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
+from airflow_provider_dtrain.core.rank_results import CommandResult, ProfileRequest, Stacks
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
 from airflow_provider_dtrain.resources.bulk import Freed
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
@@ -497,6 +497,15 @@ class Trial:
         :raises ConflictError: none runs, or the server reaches no host
         """
         return self._ask(Stacks, "stacks", rank=rank)
+
+    def trace(self, batches: int = 3, ranks: Sequence[int] = (0,), *, with_stack: bool = False) -> ProfileRequest:
+        """Let running ranks record their next batches. The traces become outputs of the trial.
+
+        :param batches: 1 to 100
+        :param with_stack: record the lines of the program as well
+        :raises ConflictError: none runs, or the server reaches no host
+        """
+        return self._ask(ProfileRequest, "profile", ranks=list(ranks), batches=batches, with_stack=with_stack)
 
     def exec(self, argv: Sequence[str], rank: int = 0, *, timeout_s: int = 60) -> CommandResult:
         """Run a command in the environment of a rank. The server allows it only with ``[dtrain] allow_exec``.

@@ -75,6 +75,7 @@ FUNCTIONS: dict[str, Function] = {
     "experiments_create.reproduce": _later("create", "reproduce"),
     "trials_logs.logs": _later("logs", "logs"),
     "trials_stack.stack": _later("operations", "stack"),
+    "trials_stack.trace": _later("operations", "trace"),
     "trials_exec.exec_in_rank": _later("operations", "exec_in_rank"),
     "hosts.probe": _later("operations", "probe"),
     "doctor.doctor": _later("operations", "doctor"),

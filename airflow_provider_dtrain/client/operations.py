@@ -15,11 +15,11 @@ from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.core.control_characters import escaped
-from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
+from airflow_provider_dtrain.core.rank_results import CommandResult, ProfileRequest, Stacks
 from airflow_provider_dtrain.errors import DtrainError, NotNowError, ServerError, UsageError, UserError
 from airflow_provider_dtrain.terminal import cluster
 from airflow_provider_dtrain.terminal.output import FAILURE, hint, note, show
-from airflow_provider_dtrain.terminal.ranks import show_command, show_stacks
+from airflow_provider_dtrain.terminal.ranks import show_command, show_profile, show_stacks
 
 #: Pauses between two polls: the first one, and the longest.
 FIRST_S, LONGEST_S = 0.3, 2.0
@@ -144,6 +144,15 @@ def stack(args: Namespace) -> int:
     found = _operations(args).run(Stacks, "stacks", {"trial_id": args.trial_id, "rank": args.rank})
     code = show_stacks(args, found)
     hint(f"dtrain trials logs {args.trial_id}")
+    return code
+
+
+def trace(args: Namespace) -> int:
+    """Let running ranks record their next batches. Exit 3 if none runs."""
+    body = {"trial_id": args.trial_id, "ranks": args.rank or [0], "batches": args.batches}
+    found = _operations(args).run(ProfileRequest, "profile", {**body, "with_stack": args.with_stack})
+    code = show_profile(args, found)
+    hint(f"dtrain trials outputs {args.trial_id}")
     return code
 
 

@@ -31,6 +31,15 @@ class Stacks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProfileRequest:
+    """Ranks that record their next batches, and those that do not."""
+
+    ranks: list[int]
+    #: Sentences about ranks and hosts that record nothing.
+    problems: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommandResult:
     """Result of a command beside a rank."""
 

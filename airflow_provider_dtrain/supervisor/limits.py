@@ -124,3 +124,5 @@ WARM_CODES = 50
 WARM_MODULES, WARM_RECORD_BYTES, WARM_RECORD_DAYS, WARM_OUTPUT_BYTES = 20_000, 2 << 20, 30, 64 << 10
 #: Time for which the ranks of a program are executed whose parent has failed.
 WARM_BAD_S = 3600.0
+#: Most batches that a rank records on request, as many as the training library writes into one trace.
+PROFILED_MOST = 100

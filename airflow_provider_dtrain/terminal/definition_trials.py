@@ -269,6 +269,15 @@ def trial(group: str) -> Group:
             ),
             reads("trials", "metrics", "Print the metrics that the trial reported", a.TRIAL, which, csv, abandoned),
             reads("trials", "timeline", "Show everything that happened to a trial", a.TRIAL, attempt_of, kind),
+            action(
+                "trials_stack",
+                "trace",
+                "Record the next batches of running ranks with the profiler of PyTorch",
+                a.TRIAL,
+                Arg(("--batches",), help="Recorded batches (default 3)", type=a.count, default=3, metavar="N"),
+                Arg(("--rank",), help="Rank (default 0); repeatable", action="append", type=int, metavar="N"),
+                Arg(("--with-stack",), help="Record the lines of the program as well", action="store_true"),
+            ),
             action("trials_stack", "stack", "Print the Python stacks of running ranks", a.TRIAL, one_rank),
             action(
                 "trials_exec",

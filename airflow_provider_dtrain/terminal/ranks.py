@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from airflow_provider_dtrain.core.byte_size import byte_size
-from airflow_provider_dtrain.core.rank_results import OUTPUT_BYTES, CommandResult, RankStack, Stacks
+from airflow_provider_dtrain.core.rank_results import OUTPUT_BYTES, CommandResult, ProfileRequest, RankStack, Stacks
 from airflow_provider_dtrain.terminal.log_text import LogWriter
 from airflow_provider_dtrain.terminal.output import FAILURE, fail, is_table, note, show
 
@@ -23,6 +23,18 @@ def show_stacks(args: Namespace, found: Stacks) -> int:
         for one in found.ranks:
             _show_one(one)
     return 0 if any(one.text for one in found.ranks) else FAILURE
+
+
+def show_profile(args: Namespace, found: ProfileRequest) -> int:
+    """Print which ranks record their next batches, and return the exit code."""
+    for problem in found.problems:
+        note(problem)
+    if not is_table(args):
+        show(args, [{"rank": rank} for rank in found.ranks])
+    elif found.ranks:
+        ranks = ", ".join(map(str, found.ranks))
+        print(f"Recorded from the next batch on, by rank {ranks}. The traces become outputs of trial {args.trial_id}.")
+    return 0 if found.ranks else FAILURE
 
 
 def _show_one(one: RankStack) -> None:

@@ -361,8 +361,7 @@ class Context(CoreContext):
             self._batches += 1
             if self._saver.digests.records_steps:
                 self._saver.digests.step(self._batches)
-            if self.profiler.running:
-                self.profiler.step()
+            self.profiler.step()
             if self._flops.pending:
                 self._flops.after_batch()
             if self._batches % self._unit == 0:

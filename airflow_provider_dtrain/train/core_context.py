@@ -530,8 +530,7 @@ class CoreContext(MediaReports):
         """Agree with the other ranks, about once a second or at once. Return whether the trial must stop."""
         self._last_step = step
         HERE.moves += 1
-        if self.profiler.running:
-            self.profiler.step()
+        self.profiler.step()
         if self._pace is None:
             self._pace = AgreementPace(self._unit)
             self._builtin.begin(self._batches)

@@ -237,6 +237,7 @@ def test_without_follower_and_dag_the_answer_gives_the_command(search):
     for kind, body, command in (
         ("log", {"trial_id": 1, "rank": 2, "start": 5, "end": 9}, "trials logs 1 --rank 2 --from 5 --to 9"),
         ("stacks", {"trial_id": 1}, "trials stack 1"),
+        ("profile", {"trial_id": 1}, "trials trace 1"),
         ("outputs", {"trial_id": 1}, "trials download 1"),
         ("probe", {"hosts": ["a"]}, "hosts probe a"),
     ):

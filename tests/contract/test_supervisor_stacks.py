@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.supervisor import limits
+from airflow_provider_dtrain.supervisor.run import profile_request as hosts_profile
 from airflow_provider_dtrain.supervisor.run import stacks as hosts_side
 from airflow_provider_dtrain.train.process import stacks as ranks_side
+from airflow_provider_dtrain.train.reports import profiler as ranks_profiler
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start
 
 LIBRARY = str(Path(ranks_side.__file__).parents[3])
@@ -98,6 +101,43 @@ def test_a_program_without_the_library_gets_no_signal(one_host: Host) -> None:
     (one_host.run_dir("t1.1.7") / "rank0" / "stacks").write_text("mine")
     assert "has not joined" in stacks(channel)[0]["problem"]
     os.kill(pid, 0)
+
+
+def test_ranks_that_joined_are_asked_for_a_trace_by_a_file(host: Host) -> None:
+    channel = launch(host, WAITS, ranks=2)
+    path = host.run_dir("t1.1.7") / ranks_profiler.REQUEST
+    answer = channel.call("profile", run="t1.1.7", ranks=[1, 0, 7], batches=4, with_stack=True)
+    assert answer["ranks"] == [{"rank": 0, "problem": ""}, {"rank": 1, "problem": ""}]
+    written = json.loads(path.read_text())
+    assert {name: written[name] for name in ("ranks", "batches", "with_stack")} == {
+        "ranks": [0, 1], "batches": 4, "with_stack": True,
+    }  # fmt: skip
+    os.kill(pids(channel)[1], signal.SIGKILL)
+    channel.wait_event("t1.1.7", "exit")
+    with pytest.raises(Refusal, match="not_running"):
+        channel.call("profile", run="t1.1.7", ranks=[7], batches=4)
+    for fields in (
+        {"ranks": [], "batches": 1},
+        {"ranks": ["0"], "batches": 1},
+        {"ranks": [0], "batches": 101},
+        {"ranks": [0]},
+    ):
+        with pytest.raises(Refusal):
+            channel.call("profile", run="t1.1.7", **fields)
+
+
+def test_a_program_without_the_library_records_nothing_and_no_file_is_written(one_host: Host) -> None:
+    channel = one_host.channel()
+    start(channel, make_plan("t1.1.7", *SLEEP))
+    channel.wait_event("t1.1.7", "started")
+    (found,) = channel.call("profile", run="t1.1.7", ranks=[0], batches=1)["ranks"]
+    assert "has not joined the training library" in found["problem"]
+    assert not (one_host.run_dir("t1.1.7") / ranks_profiler.REQUEST).exists()
+
+
+def test_both_sides_agree_on_the_file_of_a_request_for_a_trace() -> None:
+    assert hosts_profile.PROFILE_FILE == ranks_profiler.REQUEST
+    assert limits.PROFILED_MOST == ranks_profiler.MOST_BATCHES
 
 
 def test_a_file_that_is_no_file_is_not_opened(one_host: Host) -> None:

@@ -45,7 +45,7 @@ BODIES = {
     "/runs/views/{view_id}": {"name": "v"},
     "/experiments/{experiment_id}/comments": {"text": "a"},
     "/trials/{trial_id}/comments": {"text": "a"},
-    **{f"/operations/{kind}": {"trial_id": 1} for kind in ("log", "stacks", "outputs")},
+    **{f"/operations/{kind}": {"trial_id": 1} for kind in ("log", "stacks", "profile", "outputs")},
     "/operations/checkpoint": {"trial_id": 1, "checkpoint_id": 1},
     "/operations/exec": {"trial_id": 1, "argv": ["true"]},
 }

@@ -15,8 +15,10 @@ import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.core.config import ExperimentConfig  # noqa: E402
 from airflow_provider_dtrain.core.event_log import EventSource, read_lines  # noqa: E402
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
 from airflow_provider_dtrain.train.reports import profiler as module  # noqa: E402
+from airflow_provider_dtrain.train.reports.events import EventWriter  # noqa: E402
 from tests.support.small_trial import Small  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -84,6 +86,82 @@ def test_nothing_is_recorded_where_it_is_not_asked_for(tmp_path, profiling):
         assert not ctx.profiler.running
         train(ctx, 5)
     assert traces(tmp_path) == []
+
+
+def request(tmp_path, **changes):
+    """Write the file that the supervisor writes."""
+    document = {"at": 1.0, "ranks": [0], "batches": 2, "with_stack": False, **changes}
+    partial = tmp_path / "partial"
+    partial.write_text(json.dumps(document))
+    partial.rename(tmp_path / module.REQUEST)
+
+
+def asked(tmp_path, monkeypatch):
+    """Return the profiler of rank 0 of a run whose folder is that of the test."""
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    return module.Profiler(RankEnvironment(run_dir=tmp_path), EventWriter(None))
+
+
+def loop(profiler, batches):
+    for _ in range(batches):
+        torch.ones(2).add(1)
+        profiler.step()
+
+
+def test_a_running_rank_records_its_next_batches_each_time_that_a_user_requests_it(tmp_path, monkeypatch):
+    profiler = asked(tmp_path, monkeypatch)
+    loop(profiler, 3)
+    for count in (1, 2):
+        request(tmp_path)
+        loop(profiler, 8)
+        assert not profiler.running
+        found = sorted((tmp_path / "work" / "traces").iterdir())
+        assert len(found) == count
+        assert len(recorded(found[-1])) == 2
+
+
+def test_a_rank_that_is_not_asked_and_a_request_that_is_no_request_record_nothing(tmp_path, monkeypatch, caplog):
+    profiler = asked(tmp_path, monkeypatch)
+    for changes in (
+        {"ranks": [1]},
+        {"ranks": 7},
+        {"batches": 0},
+        {"batches": 10**9},
+        {"batches": "x"},
+        {"ranks": None},
+    ):
+        request(tmp_path, **changes)
+        loop(profiler, 4)
+        assert not profiler.running
+    (tmp_path / module.REQUEST).write_bytes(b"[" * 60_000)
+    loop(profiler, 2)
+    (tmp_path / module.REQUEST).write_bytes(b" " * (module.REQUEST_BYTES + 1))
+    loop(profiler, 2)
+    assert not (tmp_path / "work").exists()
+    assert sum("training continues" in one for one in caplog.messages) == 6
+
+
+def test_a_request_during_a_trace_waits_for_its_end(tmp_path, monkeypatch):
+    profiler = asked(tmp_path, monkeypatch)
+    request(tmp_path, batches=3)
+    loop(profiler, 2)
+    assert profiler.running
+    request(tmp_path, batches=1)
+    loop(profiler, 10)
+    assert len(list((tmp_path / "work" / "traces").iterdir())) == 2
+
+
+def test_a_rank_looks_for_a_request_once_a_second(tmp_path, monkeypatch):
+    profiler = module.Profiler(RankEnvironment(run_dir=tmp_path), EventWriter(None))
+    profiler.step()
+    request(tmp_path)
+    profiler.step()
+    assert not profiler.running
+    now = module.time.monotonic() + module.POLL_S
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    profiler.step()
+    assert profiler.running
+    profiler.stop()
 
 
 def test_what_is_recorded_when_training_ends_becomes_a_trace(tmp_path):

@@ -11,6 +11,8 @@ from airflow_provider_dtrain.api.bounds import HOSTS_MOST, NUMBER_MOST, PATH_CHA
 from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.store.records.operations import OperationKind, OperationState, Through
 
+#: Most ranks of a request, and batches that each of them records.
+RANKS_MOST, PROFILED_MOST = 4096, 100
 #: Longest time limit of a command in seconds, as ``airflow dtrain trials exec`` accepts it.
 _MOST_S = 3600
 
@@ -42,6 +44,16 @@ class StacksRequest(_OfTrial):
 
     #: None: all ranks.
     rank: Number | None = None
+
+
+class ProfileRequest(_OfTrial):
+    """A trace of the next batches of running ranks."""
+
+    #: None: all ranks.
+    ranks: Annotated[list[Number], Field(min_length=1, max_length=RANKS_MOST)] | None = [0]
+    batches: Annotated[int, Field(ge=1, le=PROFILED_MOST)] = 3
+    #: Record the lines of the program as well.
+    with_stack: bool = False
 
 
 class ExecRequest(Model):
@@ -95,8 +107,8 @@ class Operation(Model):
     dag_run: str | None
     #: Bytes of content so far.
     size_bytes: int
-    #: By its kind: nothing but ``end`` for a log, ``ranks`` and ``problems`` for stacks, the result of a command,
-    #: ``files`` and ``words`` for outputs, ``name`` of a checkpoint, ``rows`` of a probe. None until it has ended.
+    #: By its kind: nothing but ``end`` for a log, ``ranks`` and ``problems`` for stacks and traces, the result of a
+    #: command, ``files`` and ``words`` for outputs, ``name`` of a checkpoint, ``rows`` of a probe. None until its end.
     result: dict[str, Any] | None
     #: None unless it failed.
     error: str | None

@@ -53,6 +53,16 @@ def stacks(call: CallDep, body: models.StacksRequest) -> models.Operation:
     return requested(call, OperationKind.STACKS, trial, {"rank": body.rank}, through=body.through)
 
 
+@router.post("/profile", status_code=201, **guarded(Rule.EDIT_DAG))
+def profile(call: CallDep, body: models.ProfileRequest) -> models.Operation:
+    """Request a trace of the next batches of running ranks. The traces become outputs of the trial."""
+    trial = _trial(call, body.trial_id)
+    call.access.require_edit(trial.key.dag_id)
+    given = body.model_dump(exclude={"trial_id", "through"})
+    call.log_action("trial_profile", trial.key, trial_id=trial.trial_id, **given)
+    return requested(call, OperationKind.PROFILE, trial, given, through=body.through)
+
+
 @router.post("/exec", status_code=201, **guarded(Rule.EXEC))
 def run_command(call: CallDep, body: models.ExecRequest) -> models.Operation:
     """Request a command in the environment of a running rank. It needs ``[dtrain] allow_exec``."""
@@ -148,7 +158,7 @@ def _own(call: Call, operation_id: int) -> StoredOperation:
         trial = _trial(call, found.trial_id)
         if found.kind in (OperationKind.LOG, OperationKind.STACKS):
             call.access.require_logs(trial.key.dag_id)
-        if found.kind is OperationKind.EXEC:
+        if found.kind in (OperationKind.EXEC, OperationKind.PROFILE):
             call.access.require_edit(trial.key.dag_id)
     _require_hosts(call, found.kind, trial, found.arguments)
     return found

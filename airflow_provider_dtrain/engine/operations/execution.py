@@ -23,7 +23,7 @@ from airflow_provider_dtrain.engine.operations.log_copy import copy_log
 from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy_notes, outputs_of
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, check_reach, log_bytes, rank_of
-from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, stacks
+from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, profile, stacks
 from airflow_provider_dtrain.engine.upkeep.deletion import remove_marked
 from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
@@ -157,6 +157,12 @@ def _stacks(hook: DtrainHook, operation: StoredOperation, content: _Content) -> 
     return content.redacted(asdict(stacks(hook, _trial(operation), operation.arguments["rank"])))
 
 
+def _profile(hook: DtrainHook, operation: StoredOperation, content: _Content) -> JsonObject:
+    given = operation.arguments
+    found = profile(hook, _trial(operation), given["ranks"], given["batches"], with_stack=given["with_stack"])
+    return content.redacted(asdict(found))
+
+
 def _exec(hook: DtrainHook, operation: StoredOperation, content: _Content) -> JsonObject:
     given = operation.arguments
     found = exec_in_rank(
@@ -243,6 +249,7 @@ def _trial(operation: StoredOperation) -> int:
 _WORK: dict[OperationKind, Callable[[DtrainHook, StoredOperation, _Content], JsonObject]] = {
     OperationKind.LOG: _log,
     OperationKind.STACKS: _stacks,
+    OperationKind.PROFILE: _profile,
     OperationKind.EXEC: _exec,
     OperationKind.OUTPUTS: _outputs,
     OperationKind.CHECKPOINT: _checkpoint,

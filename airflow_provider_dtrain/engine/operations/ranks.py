@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
-from airflow_provider_dtrain.core.rank_results import EXEC_MOST_S, CommandResult, RankStack, Stacks
+from airflow_provider_dtrain.core.rank_results import EXEC_MOST_S, CommandResult, ProfileRequest, RankStack, Stacks
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, NotNowError, UserError
 
 if TYPE_CHECKING:
@@ -74,6 +74,36 @@ def _stacks(hook: DtrainHook, view: AttemptView, host: str, ranks: Sequence[int]
     answer = link.call("stacks", timeout_s=CALL_TIMEOUT_S, run=view.run, ranks=list(ranks)).result(CALL_TIMEOUT_S + 5)
     names = ("rank", "pid", "text", "problem")
     return [RankStack(host=host, **{name: one[name] for name in names}) for one in answer["ranks"]]
+
+
+def profile(
+    hook: DtrainHook, trial_id: int, numbers: Sequence[int] | None, batches: int, *, with_stack: bool
+) -> ProfileRequest:
+    """Ask running ranks to record their next batches. Their traces become outputs of the trial.
+
+    :param numbers: the ranks; None = all
+    :param batches: recorded batches of each rank, after one that warms up
+    :param with_stack: record the lines of the program as well, which costs more
+    :raises NotNowError: no rank runs
+    :raises NotFoundError: the attempt has none of the ranks
+    """
+    view = running_attempt(hook, trial_id)
+    known = hook.store.events.ranks(view.attempt_id)
+    wanted = known if numbers is None else [one for number in numbers for one in _wanted(known, number, view)]
+    recording: list[int] = []
+    problems: list[str] = []
+    for host in sorted({one.host for one in wanted}):
+        ranks = sorted({one.rank for one in wanted if one.host == host})
+        fields = {"ranks": ranks, "batches": batches, "with_stack": with_stack}
+        try:
+            link = hook.link(hook.store.hosts.get(host))
+            answer = link.call("profile", timeout_s=CALL_TIMEOUT_S, run=view.run, **fields).result(CALL_TIMEOUT_S + 5)
+        except DtrainError as error:
+            problems.append(f"Ranks on host '{host}' record nothing: {error}")
+            continue
+        recording += [one["rank"] for one in answer["ranks"] if not one["problem"]]
+        problems += [f"Rank {one['rank']}: {one['problem']}" for one in answer["ranks"] if one["problem"]]
+    return ProfileRequest(ranks=sorted(recording), problems=problems)
 
 
 def require_exec(hook: DtrainHook, timeout_s: float) -> None:

@@ -130,6 +130,7 @@ _TARGET = Record("_TARGET", {
 })  # fmt: skip
 _OFFER = Record("_OFFER", {"address": Text, "interface": Text, "speed_mbps": Maybe[ExitCode], "mtu": Maybe[Count]})
 _STACK = Record("_STACK", {"rank": Rank, "pid": Count, "state": Text, "text": Text, "problem": Text})
+_RECORDING = Record("_RECORDING", {"rank": Rank, "problem": Text})
 _PART = Record("_PART", {"stream": Text, "offset": Count, "bytes": Count, "end": Count})
 _FACTS = Record("_FACTS", {
     "python": Text, "machine": Text, "libc": Text, "executable": Text, "is_free_threaded": bool,
@@ -196,6 +197,7 @@ _ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
     "telemetry": {"parts": Items[_PART], "bytes": Count},
     "collect": {"sizes": Maybe[Entries[Count]], "archives": Maybe[Entries[Count]]},
     "stacks": {"ranks": Items[_STACK]},
+    "profile": {"ranks": Items[_RECORDING]},
     "exec": {"exit_code": ExitCode | None, "timed_out": bool, "output": Output, "size_bytes": Count, "killed": Count},
     "remove_checkpoints": {"removed": Maybe[Items[Text]], "kept": Maybe[Entries[Text]]},
 }.items()}  # fmt: skip

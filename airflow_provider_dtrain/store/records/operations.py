@@ -23,6 +23,8 @@ class OperationKind(StrEnum):
     CHECKPOINT = "checkpoint"
     #: Python stacks of running ranks.
     STACKS = "stacks"
+    #: A request to running ranks to record their next batches.
+    PROFILE = "profile"
     #: A command in the environment of a running rank.
     EXEC = "exec"
     #: A new probe of hosts.
@@ -51,7 +53,7 @@ class OperationState(StrEnum):
 OPERATION_ENDED = frozenset({OperationState.DONE, OperationState.FAILED})
 #: Operations that the follower of a running trial executes. It has a channel to the hosts already. A command of a user
 #: runs in a process of its own, whose end is the end of the command.
-FOLLOWER_KINDS = frozenset({OperationKind.LOG, OperationKind.STACKS})
+FOLLOWER_KINDS = frozenset({OperationKind.LOG, OperationKind.STACKS, OperationKind.PROFILE})
 
 
 class Through(StrEnum):

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from ..fields import Fields
 from ..files.layout import Layout, RunFolder
 from ..files.segments import read_measurements
-from ..limits import DECISIONS_LIMIT, TELEMETRY_BYTES
+from ..limits import DECISIONS_LIMIT, PROFILED_MOST, TELEMETRY_BYTES
 from ..machine.processes import boottime
 from ..names import DECISION, DIGEST, KINDS, MEASUREMENTS, READABLE, RUN_NAME, RUNG, Json
 from ..refusal import Refused
 from ..run.control import decide, renew
 from ..run.fencing import stop
+from ..run.profile_request import request_profile
 from .streams import read_log
 
 
@@ -50,6 +51,15 @@ def write_stop_request(folder: RunFolder, how: Json) -> None:
     if not folder.has("stop_requested"):
         folder.command("stop_requested", {"at": time.time(), **how})
     folder.ring()
+
+
+def profile(layout: Layout, fields: Fields) -> tuple[Json, bytes]:
+    """Ask running ranks to record their next batches."""
+    ranks = fields.items("ranks", least=1)
+    if not all(type(rank) is int and rank >= 0 for rank in ranks):
+        raise fields.bad("ranks", "must be whole numbers from 0")
+    batches = fields.integer("batches", 1, PROFILED_MOST)
+    return request_profile(folder_of(layout, fields), ranks, batches, fields.flag("with_stack", default=False)), b""
 
 
 def decide_rungs(layout: Layout, fields: Fields) -> tuple[Json, bytes]:
@@ -136,6 +146,7 @@ COMMANDS: dict[str, Callable[[Layout, Fields], tuple[Json, bytes]]] = {
     "stop": stop_run,
     "request_stop": request_stop,
     "decide": decide_rungs,
+    "profile": profile,
     "renew": renew_runs,
     "read": read_stream,
     "have": have_archives,

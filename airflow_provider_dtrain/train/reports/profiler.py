@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,9 @@ NUMBERS: Mapping[str, tuple[int, int]] = {
     "active": (1, MOST_BATCHES),
     "repeat": (1, MOST_TRACES),
 }
+#: File in the run's folder that requests a trace of the next batches, its most bytes, and seconds between two polls.
+#: The supervisor writes it, and has the same name.
+REQUEST, REQUEST_BYTES, POLL_S = "profile_requested", 64 << 10, 1.0
 _Schedule = Callable[[int], Any]
 
 
@@ -47,6 +52,10 @@ class Profiler:
         #: Creates the profile at the first batch.
         self._armed: Callable[[], Any] | None = None
         self._left = self._bytes = 0
+        self._request = None if env.run_dir is None else env.run_dir / REQUEST
+        #: Time of the next poll, and the version of the file that was read: inode and time of its change.
+        self._next_poll = 0.0
+        self._known: tuple[int, int] | None = None
 
     def start(
         self,
@@ -120,7 +129,10 @@ class Profiler:
         self.running = True
 
     def step(self) -> None:
-        """Advance by one batch. Called by loops of programs that use neither ``ctx.step`` nor ``ctx.should_stop``."""
+        """Advance by one batch. Called by loops of programs that use neither ``ctx.step`` nor ``ctx.should_stop``.
+
+        Once a second, it begins a trace that a user has requested while the trial runs.
+        """
         if self._armed is not None:
             begin = self._armed
             self._armed = None
@@ -129,6 +141,29 @@ class Profiler:
             self._guarded(self._profile.step)
             if not self._left:
                 self.stop()
+        elif self._request is not None:
+            now = time.monotonic()
+            if now >= self._next_poll:
+                self._next_poll = now + POLL_S
+                self._poll(self._request)
+
+    def _poll(self, path: Path) -> None:
+        """Begin the requested trace, once for each request."""
+        try:
+            state = path.lstat()
+            version = (state.st_ino, state.st_mtime_ns)
+            if version == self._known or state.st_size > REQUEST_BYTES:
+                return
+            self._known = version
+            wanted = json.loads(path.read_bytes())
+            ranks, batches, with_stack = wanted["ranks"], wanted["batches"], wanted["with_stack"] is True
+            if self._env.rank in ranks:
+                self.start(wait=0, warmup=1, active=batches, repeat=1, ranks="all", with_stack=with_stack)
+                log.info("A user requested a trace of %d batches: it begins with the next one", batches)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError, RecursionError, SetupError) as error:
+            log.warning("A request for a trace cannot be read, training continues: %s", error)
 
     def stop(self) -> None:
         """End the recording. Batches that are recorded and not written yet become a trace."""

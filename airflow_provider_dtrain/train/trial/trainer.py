@@ -346,8 +346,7 @@ class TrialTrainer:
             done += 1
             if digests.records_steps:
                 digests.step(index + 1)
-            if profiler.running:
-                profiler.step()
+            profiler.step()
             if flops.pending:
                 flops.after_batch()
             if after:

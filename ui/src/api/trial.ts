@@ -30,3 +30,6 @@ export type Shards = Schemas["Shards"];
 export type ShardTrouble = Schemas["ShardTrouble"];
 export type Provenance = Schemas["TrialProvenance"];
 export type HostProvenance = Schemas["HostProvenance"];
+export type FlameGraph = Schemas["FlameGraph"];
+export type FlameTrack = Schemas["FlameTrack"];
+export type FlameNode = Schemas["FlameNode"];

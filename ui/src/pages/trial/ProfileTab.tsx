@@ -8,6 +8,7 @@ import { Loading } from "../../components/Loading";
 import { bytes, count, NONE, number } from "../../format/numbers";
 import { duration } from "../../format/times";
 import { useData } from "../../hooks/useData";
+import { OnDemand } from "./OnDemand";
 import { profileRows } from "./profile";
 
 const valueText = (value: number, unit: string): string => {
@@ -80,8 +81,7 @@ const System = ({ system }: { system: Profile["system"] }) => (
   </Box>
 );
 
-/** Summary of timings and system metrics of the latest attempt. */
-export const ProfileTab = ({ trial }: { trial: Trial }) => {
+const Summary = ({ trial }: { trial: Trial }) => {
   const { data, error, loading, refresh } = useData<Profile>(`trials/${trial.trial_id}/profile`, { everyMs: null });
   if (loading) return <Loading lines={6} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Profile" />;
@@ -93,3 +93,11 @@ export const ProfileTab = ({ trial }: { trial: Trial }) => {
     </Stack>
   );
 };
+
+/** Stacks and traces on request, and a summary of timings and system metrics of the latest attempt. */
+export const ProfileTab = ({ trial }: { trial: Trial }) => (
+  <Stack gap={5}>
+    <OnDemand trial={trial} />
+    <Summary trial={trial} />
+  </Stack>
+);
