@@ -19,6 +19,41 @@ OUTPUTS: Mapping[str, str] = {
 }
 
 
+#: Layers of the program in the seeded trace, with the microseconds of their operations.
+LAYERS: Mapping[str, Mapping[str, int]] = {
+    "forward": {"aten::conv2d": 900, "aten::batch_norm": 300, "aten::relu": 80, "aten::linear": 240},
+    "loss": {"aten::cross_entropy_loss": 120},
+    "backward": {"ConvolutionBackward0": 1900, "NativeBatchNormBackward0": 500, "AddmmBackward0": 480},
+    "optimizer": {"Optimizer.step#SGD.step": 420},
+}
+
+
+def trace(batches: int = 3) -> str:
+    """Return a trace as the profiler of PyTorch writes it, of a thread and of a stream of a GPU."""
+    events: list[dict[str, object]] = [
+        {"ph": "M", "name": "process_name", "pid": 4711, "tid": 0, "args": {"name": "python"}}
+    ]
+
+    def add(name: str, ts: int, dur: int, cat: str = "cpu_op", pid: int = 4711, tid: int = 4711) -> None:
+        events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur})
+
+    at = 1000
+    for batch in range(batches):
+        began = at
+        at += 600
+        add("enumerate(DataLoader)#next", began, 600, "user_annotation")
+        for layer, operations in LAYERS.items():
+            start = at
+            for name, dur in operations.items():
+                add(name, at, dur)
+                add("cudaLaunchKernel", at + dur // 4, dur // 3, "cuda_runtime")
+                add(f"kernel of {name}", at + dur // 2, dur // 2, "kernel", pid=0, tid=7)
+                at += dur + 20
+            add(layer, start, at - start, "user_annotation")
+        add(f"ProfilerStep#{batch}", began, at - began, "user_annotation")
+    return json.dumps({"schemaVersion": 1, "traceEvents": events})
+
+
 def copy_files(store: Store, experiment: str, checkpoint_dir: Path) -> None:
     """Copy the existing checkpoints and the outputs of the trials of an experiment.
 
@@ -39,7 +74,11 @@ def copy_files(store: Store, experiment: str, checkpoint_dir: Path) -> None:
             _write_outputs(
                 trial_folder(checkpoint_dir, trial.experiment_id, trial.trial_id),
                 Manifest(run=last.run, attempt=1, host=last.host, at=last.at.timestamp(), is_final=True),
-                {**{name: text.encode() for name, text in OUTPUTS.items()}, **media_of(trial.trial_id)},
+                {
+                    **{name: text.encode() for name, text in OUTPUTS.items()},
+                    "work/traces/rank0-attempt1-batch14.pt.trace.json": trace().encode(),
+                    **media_of(trial.trial_id),
+                },
             )
 
 

@@ -65,7 +65,10 @@ def record(run: Run, machines: Machines, start: int, end: int) -> None:
                 load = _curve(times, machines, 93 if rank != machines.slow_rank else 98, 4, noise, 0, 100)
                 free = _curve(times, machines, 11 * GIB, 0.2 * GIB, noise, 0, 80 * GIB)
                 device = f"GPU-{host}-{slot}"
+                hot = _curve(times, machines, 58 + 3 * slot, 1, noise, 0, 110)
+                power = _curve(times, machines, 285 + 11 * slot, 9, noise, 0, 400)
                 series |= {Key("gpu_util", device): load, Key("gpu_free_memory", device): free}
+                series |= {Key("gpu_temperature", device): hot, Key("gpu_power", device): power}
             if machines.has_timings:
                 series |= _of_rank(times, machines, rank, noise)
         parts.append(HostTelemetry(host=host, series=series))

@@ -92,8 +92,9 @@ def test_the_gpus_of_the_run_are_measured(host: Host, library: Path, tmp_path: P
     until(lambda: [one for one in gpus_of(host) if "gpu_clock" in one], "a sample with the facts of the GPU")
     load = {"uuid": "GPU-fake", "gpu_util": 87, "gpu_free_memory": 30 << 30}
     facts = {
-        "gpu_clock": 1215, "gpu_temperature": 84, "gpu_thermal_slowdown": 100, "gpu_power_slowdown": 100,
-        "gpu_hardware_slowdown": 0, "gpu_ecc_errors": 2, "gpu_remapped_rows": 4, "gpu_other_processes": 1,
+        "gpu_clock": 1215, "gpu_temperature": 84, "gpu_power": 312.5, "gpu_thermal_slowdown": 100,
+        "gpu_power_slowdown": 100, "gpu_hardware_slowdown": 0, "gpu_ecc_errors": 2, "gpu_remapped_rows": 4,
+        "gpu_other_processes": 1,
     }  # fmt: skip
     until(lambda: len(gpus_of(host)) >= 5, "further samples")
     found = gpus_of(host)

@@ -17,6 +17,7 @@ from airflow_provider_dtrain.api.routes import (
     experiments,
     failures,
     files,
+    heat,
     host_actions,
     hyperparameters,
     logs,
@@ -38,6 +39,7 @@ from airflow_provider_dtrain.api.routes import (
 ROUTERS = [
     me.router,
     cluster.router,
+    heat.router,
     telemetry.router,
     queue.router,
     experiments.router,

@@ -26,6 +26,7 @@ SYSTEM_METRICS: Mapping[str, str] = {
     "gpu_free_memory": "bytes",
     "gpu_clock": "MHz",
     "gpu_temperature": "°C",
+    "gpu_power": "W",
     "gpu_thermal_slowdown": "%",
     "gpu_power_slowdown": "%",
     "gpu_hardware_slowdown": "%",
@@ -38,8 +39,8 @@ OF_RANKS = frozenset(("cpu_wait", "cpu_throttled"))
 #: System metrics that hosts measure every :data:`FACTS_S` seconds. They may explain a slow rank.
 FACTS = frozenset((
     "cpu_steal", "cpu_pressure", "io_pressure", "cpu_clock", "net_retransmitted", "net_errors", "gpu_clock",
-    "gpu_temperature", "gpu_thermal_slowdown", "gpu_power_slowdown", "gpu_hardware_slowdown", "gpu_ecc_errors",
-    "gpu_remapped_rows", "gpu_other_processes", *OF_RANKS,
+    "gpu_temperature", "gpu_power", "gpu_thermal_slowdown", "gpu_power_slowdown", "gpu_hardware_slowdown",
+    "gpu_ecc_errors", "gpu_remapped_rows", "gpu_other_processes", *OF_RANKS,
 ))  # fmt: skip
 FACTS_S = 5
 

@@ -32,6 +32,7 @@ from airflow_provider_dtrain.store.records.pages import (
     HolderMark,
     HolderView,
     HostMark,
+    SlotDevice,
 )
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
@@ -92,6 +93,22 @@ class ClusterPage:
         """Return the slots of GPUs by host and UUID."""
         query = sa.select(slots.c.host, slots.c.device, slots.c.slot).where(slots.c.device.is_not(None))
         return {(row.host, row.device): row.slot for row in conn.execute(query.where(slots.c.host.in_(list(names))))}
+
+    @reads
+    def slot_devices(self, conn: Connection, names: Collection[str]) -> list[SlotDevice]:
+        """Return the slots of hosts with their devices and the memory of both, by host and slot."""
+        columns = (slots.c.host, slots.c.slot, slots.c.device, slots.c.memory_bytes, hosts.c.facts)
+        query = sa.select(*columns).join(hosts, hosts.c.name == slots.c.host).where(hosts.c.name.in_(list(names)))
+        return [
+            SlotDevice(
+                host=row.host,
+                slot=row.slot,
+                device=row.device,
+                memory_bytes=row.memory_bytes,
+                host_memory_bytes=(row.facts or {}).get("memory_bytes"),
+            )
+            for row in conn.execute(query.order_by(slots.c.host, slots.c.slot))
+        ]
 
 
 #: Pools on whose index a query of live allocations runs.

@@ -384,3 +384,16 @@ class DagRunExperiment:
     experiment_id: int
     name: str
     state: ExperimentState
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotDevice:
+    """A slot with its device."""
+
+    host: str
+    slot: int
+    #: UUID of its GPU; None: it is a CPU slot.
+    device: str | None
+    #: Of the GPU, and of its host; None: not known.
+    memory_bytes: int | None
+    host_memory_bytes: int | None

@@ -19,6 +19,9 @@ from airflow_provider_dtrain.store.records.telemetry import Sparkline
 MINUTES = 120
 MINUTE_S = 60
 METRICS = ("cpu_util", "gpu_util")
+#: Metrics of which only the latest minutes are kept, for the heat map. No older value is shown as a present one.
+LATEST = ("memory_available", "gpu_free_memory", "gpu_temperature", "gpu_power")
+LATEST_MINUTES = 3
 #: Hosts that one statement names.
 HOSTS_PER_STATEMENT = 500
 
@@ -28,7 +31,7 @@ def with_utilization(data: bytes | None, series: Mapping[Key, Points]) -> bytes:
 
     :param data: the chunk before, None for the first one
     """
-    new = {key: points for key, points in series.items() if key.metric in METRICS}
+    new = {key: points for key, points in series.items() if key.metric in METRICS + LATEST}
     if not new and data is not None:
         return data
     known = _known(data)
@@ -37,9 +40,13 @@ def with_utilization(data: bytes | None, series: Mapping[Key, Points]) -> bytes:
         for key in dict.fromkeys((*known, *new))
     }
     last = max((points.at[-1] for points in found.values()), default=0)
-    kept = {key: points.between(last - (MINUTES - 1) * MINUTE_S, last + 1) for key, points in found.items()}
+    kept = {key: points.between(last - (_minutes(key) - 1) * MINUTE_S, last + 1) for key, points in found.items()}
     # A GPU without a point is one that another attempt uses now. Equal columns take one byte.
     return encode({key: Points(one.at, one.count, *[one.mean] * 3) for key, one in kept.items() if one.at})
+
+
+def _minutes(key: Key) -> int:
+    return MINUTES if key.metric in METRICS else LATEST_MINUTES
 
 
 def _known(data: bytes | None) -> dict[Key, Points]:
@@ -61,7 +68,9 @@ def find_sparklines(
     step_s = MINUTE_S * -(-minutes // points)
     start_s = end_s - step_s * -(-minutes * MINUTE_S // step_s)
     parts: dict[tuple[str, str, str], list[Points]] = {}
-    for host, key, part in _stored(conn, sorted(set(hosts)), now):
+    for host, key, part in _stored(conn, sorted(set(hosts)), now - timedelta(minutes=MINUTES)):
+        if key.metric not in METRICS:
+            continue
         parts.setdefault((host, key.device, key.metric), []).append(part)
     start = datetime.fromtimestamp(start_s, UTC)
     found = []
@@ -73,10 +82,25 @@ def find_sparklines(
     return found
 
 
-def _stored(conn: Connection, hosts: Sequence[str], now: datetime) -> Iterator[tuple[str, Key, Points]]:
-    """Yield host and series, and the minutes of an attempt."""
+def find_latest(conn: Connection, hosts: Collection[str], now: datetime) -> dict[tuple[str, str, str], float]:
+    """Return (host, device, metric) -> mean of the latest minute, of hosts that were measured in the last minutes."""
+    since = now - timedelta(minutes=LATEST_MINUTES)
+    found: dict[tuple[str, str, str], list[Points]] = {}
+    for host, key, part in _stored(conn, sorted(set(hosts)), since):
+        found.setdefault((host, key.device, key.metric), []).append(part)
+    latest = {}
+    for name, parts in found.items():
+        known = merged(parts, MINUTE_S).between(
+            math.floor(since.timestamp()) - MINUTE_S, math.ceil(now.timestamp()) + 1
+        )
+        if known.at:
+            latest[name] = known.mean[-1]
+    return latest
+
+
+def _stored(conn: Connection, hosts: Sequence[str], since: datetime) -> Iterator[tuple[str, Key, Points]]:
+    """Yield host and series, and the minutes of an attempt, for attempts that have reported since a time."""
     of = telemetry_hosts.c
-    since = now - timedelta(minutes=MINUTES)
     for start in range(0, len(hosts), HOSTS_PER_STATEMENT):
         where = (of.host.in_(hosts[start : start + HOSTS_PER_STATEMENT]), of.updated_at >= since)
         for row in conn.execute(sa.select(of.host, of.utilization).where(*where)):

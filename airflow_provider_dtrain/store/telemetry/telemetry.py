@@ -33,7 +33,7 @@ from airflow_provider_dtrain.store.telemetry.retention import (
     remove_chunks,
     remove_hosts,
 )
-from airflow_provider_dtrain.store.telemetry.sparklines import find_sparklines
+from airflow_provider_dtrain.store.telemetry.sparklines import find_latest, find_sparklines
 
 
 class Telemetry:
@@ -269,3 +269,11 @@ class Telemetry:
         :param points: most intervals, 1 to 120
         """
         return find_sparklines(conn, hosts, since, self.db.now(), points)
+
+    @reads
+    def latest(self, conn: Connection, hosts: Collection[str]) -> dict[tuple[str, str, str], float]:
+        """Return (host, device, metric) -> mean of the latest minute of load, memory, temperature and power.
+
+        The device is the UUID of a GPU, empty for a host. Series without a measurement in the last minutes are absent.
+        """
+        return find_latest(conn, hosts, self.db.now())

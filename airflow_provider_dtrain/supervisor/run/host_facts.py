@@ -181,9 +181,11 @@ class GpuFacts:
             # Name of the function in drivers before 535.
             reasons = call("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         rows = call("nvmlDeviceGetRemappedRows", handle)
+        milliwatts = call("nvmlDeviceGetPowerUsage", handle)
         found: Json = {
             "gpu_clock": call("nvmlDeviceGetClockInfo", handle, _CLOCK_SM),
             "gpu_temperature": call("nvmlDeviceGetTemperature", handle, _TEMPERATURE_GPU),
+            "gpu_power": None if milliwatts is None else milliwatts / 1000,
             "gpu_ecc_errors": call("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE),
             "gpu_remapped_rows": None if rows is None else rows[0] + rows[1],
             "gpu_other_processes": self._other_processes(nvml, handle),

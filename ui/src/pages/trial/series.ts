@@ -77,6 +77,7 @@ const SYSTEM_NAMES: readonly (readonly [string, string])[] = [
   ["net_errors", "Network errors per second"],
   ["gpu_clock", "GPU clock (MHz)"],
   ["gpu_temperature", "GPU temperature (°C)"],
+  ["gpu_power", "GPU power (W)"],
   ["gpu_thermal_slowdown", "GPU clocks reduced by temperature"],
   ["gpu_power_slowdown", "GPU clocks reduced by the power limit"],
   ["gpu_hardware_slowdown", "GPU clocks reduced by the hardware"],
