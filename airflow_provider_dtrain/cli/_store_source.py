@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.resources.telemetry import Profile
     from airflow_provider_dtrain.resources.timeline import TrialTimeline
     from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
+    from airflow_provider_dtrain.resources.usage import Usage
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -156,6 +157,13 @@ class StoreSource:
         from airflow_provider_dtrain.store.queries.gangs import gang_page
 
         return gang_page(self.store, self.rights, QueueQuery(pool=pool, limit=None)).rows
+
+    def usage(self, *, by: str, days: int, pool: str | None) -> Usage:
+        """Return slot hours by day."""
+        from airflow_provider_dtrain.resources.usage import UsageBy
+        from airflow_provider_dtrain.store.queries.usage import usage_of
+
+        return usage_of(self.store, self.rights, by=UsageBy(by), days=days, pool=pool)
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

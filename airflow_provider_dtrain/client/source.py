@@ -23,6 +23,7 @@ from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialPage, TrialSummary
+from airflow_provider_dtrain.resources.usage import Usage
 
 #: Most rows of a list.
 ROWS_MOST = 1000
@@ -155,6 +156,10 @@ class ServerSource:
             return answer.record(GangPage)
 
         return _all_gangs(page)
+
+    def usage(self, *, by: str, days: int, pool: str | None) -> Usage:
+        """Return slot hours by day."""
+        return self.session.get("/cluster/usage", keep=self.keep, by=by, days=days, pool=pool).record(Usage)
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

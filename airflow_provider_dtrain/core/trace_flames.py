@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ NODES_MOST, TRACKS_MOST, DEPTH_MOST, NAME_CHARS = 1500, 24, 256, 300
 SHARE_LEAST: Final = 0.0005
 #: Categories of work on a device.
 _OF_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_STEP: Final = re.compile(r"(?<=^ProfilerStep)#\d+$")
 _PIECE_BYTES: Final = 1 << 20
 
 
@@ -168,7 +170,8 @@ def _tree(events: list[_Event]) -> _Node:
         if len(stack) > DEPTH_MOST:
             continue
         parent = stack[-1][1]
-        name = one.name[:NAME_CHARS]
+        # The steps of the profiler are numbered, and are the same part of the program.
+        name = _STEP.sub("", one.name[:NAME_CHARS])
         node = parent.children.setdefault(name, _Node(name))
         node.total_us += end - one.ts
         node.calls += 1

@@ -66,6 +66,7 @@ from airflow_provider_dtrain.store.submissions import Submissions
 from airflow_provider_dtrain.store.telemetry.telemetry import Telemetry
 from airflow_provider_dtrain.store.timeline.timeline import Timeline
 from airflow_provider_dtrain.store.trials import Trials
+from airflow_provider_dtrain.store.usage import UsageRecords
 from airflow_provider_dtrain.store.views import STORE_ID
 from airflow_provider_dtrain.store.wakeup.watcher import Wakeup
 from airflow_provider_dtrain.store.weights import Weights
@@ -114,6 +115,7 @@ class Store:
         self.shards = Shards(db)
         self.telemetry = Telemetry(db)
         self.stragglers = Stragglers(db)
+        self.usage = UsageRecords(db)
         #: Everything that happened to a trial.
         self.timeline = Timeline(db)
         #: Pages: rows of several subjects by a fixed number of queries, and the texts that users add.

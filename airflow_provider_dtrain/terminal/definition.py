@@ -334,6 +334,15 @@ def _pools() -> Group:
         commands=(
             _command("pools", "list", "List the pools", function="list_pools"),
             _command("pools", "describe", "Show a pool with its options, hosts and queue", a.POOL),
+            a.reads(
+                "usage",
+                "usage",
+                "Show slot hours by day, of pools, users or DAGs",
+                Arg(("--by",), help="Whose hours (default pool)", choices=("pool", "user", "dag"), default="pool"),
+                Arg(("--days",), help="Days up to today, in UTC (default 14)", type=a.count, default=14, metavar="N"),
+                a.ONLY_POOL,
+                Arg(("--csv",), help="Comma-separated values", action="store_true"),
+            ),
             _command("pools", "set", "Change options of a pool", a.POOL, options, function="set_pool"),
             _command("pools", "remove", "Remove a pool that has no hosts", a.POOL, a.YES),
         ),

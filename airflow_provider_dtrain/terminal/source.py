@@ -18,6 +18,7 @@ from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
+from airflow_provider_dtrain.resources.usage import Usage
 
 
 class Source(Protocol):
@@ -81,6 +82,13 @@ class Source(Protocol):
 
     def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""
+
+    def usage(self, *, by: str, days: int, pool: str | None) -> Usage:
+        """Return slot hours by day.
+
+        :param by: ``pool``, ``user`` or ``dag``
+        :param days: up to today
+        """
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

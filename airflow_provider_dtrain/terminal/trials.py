@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_text
 from airflow_provider_dtrain.core.lifecycle.trial_text import progress_text
-from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.core.search.value_text import value_text
+from airflow_provider_dtrain.terminal.csv_output import show_csv
 from airflow_provider_dtrain.terminal.failures import failure_lines
 from airflow_provider_dtrain.terminal.jobs import job_line, use_line
 from airflow_provider_dtrain.terminal.output import (
-    cell,
     dump,
     hint,
     is_table,
@@ -243,7 +240,7 @@ def metrics(args: Namespace, source: Source) -> None:
     names = sorted({name for row in rows for name in row.metrics})
     table = [metric_row(row, names) for row in rows]
     if args.csv:
-        _csv(table, list(table[0]) if table else [])
+        show_csv(table, list(table[0]) if table else [])
     else:
         show(args, table, empty=f"Trial {args.trial_id} has reported nothing yet.")
 
@@ -253,22 +250,6 @@ def metric_row(row: MetricReport, names: Sequence[str]) -> dict[str, Any]:
     fixed = asdict(row)
     values = fixed.pop("metrics")
     return {**fixed, **{name if name not in fixed else f"metrics.{name}": values.get(name) for name in names}}
-
-
-def _csv(rows: list[dict[str, Any]], columns: list[str]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    if columns:
-        writer.writerow([_csv_cell(column) for column in columns])
-    for row in rows:
-        writer.writerow(["" if row.get(name) is None else _csv_cell(row.get(name)) for name in columns])
-
-
-def _csv_cell(value: Any) -> Any:
-    ready = plain_data(value)
-    if not isinstance(ready, str):
-        return ready if isinstance(ready, int | float) else cell(ready)
-    # A spreadsheet would run such a cell as a formula, and ranks choose the texts that they report.
-    return f"'{ready}" if ready.lstrip().startswith(("=", "+", "@")) else ready
 
 
 def timeline(args: Namespace, source: Source) -> None:

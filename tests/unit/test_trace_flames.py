@@ -41,6 +41,11 @@ def test_calls_are_added_up_by_their_callers() -> None:
     assert (found.span_us, found.events, track.total_us, track.left_out) == (150, 8, 150, 0)
 
 
+def test_the_numbered_steps_of_the_profiler_are_one_name() -> None:
+    (track,) = graph(span("ProfilerStep#7", 0, 5), span("ProfilerStep#8", 5, 5), span("x#8", 10, 1)).tracks
+    assert {one.name: one.calls for one in track.nodes} == {"ProfilerStep": 2, "x#8": 1}
+
+
 def test_threads_come_before_streams_of_gpus() -> None:
     found = graph(
         span("k", 0, 500, tid=7, pid=0, cat="kernel"), span("a", 0, 10, tid=1), span("b", 0, 20, tid="thread <2>")

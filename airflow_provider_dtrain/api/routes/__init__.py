@@ -34,12 +34,14 @@ from airflow_provider_dtrain.api.routes import (
     trial,
     trial_actions,
     trials,
+    usage,
 )
 
 ROUTERS = [
     me.router,
     cluster.router,
     heat.router,
+    usage.router,
     telemetry.router,
     queue.router,
     experiments.router,

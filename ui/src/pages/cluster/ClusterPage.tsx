@@ -1,4 +1,4 @@
-import { Box, Button, Flex, Heading, HStack, Spacer } from "@chakra-ui/react";
+import { Button, Flex, Heading, HStack, Spacer, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { type Cluster, type Host } from "../../api/types";
@@ -7,12 +7,14 @@ import { ErrorNotice } from "../../components/ErrorNotice";
 import { FilterSelect } from "../../components/FilterSelect";
 import { Loading } from "../../components/Loading";
 import { SearchBar } from "../../components/SearchBar";
+import { Segments } from "../../components/Segments";
 import { Stale } from "../../components/Stale";
 import { StateBadge } from "../../components/StateBadge";
 import { plural } from "../../format/numbers";
 import { useData } from "../../hooks/useData";
 import { useMe } from "../../hooks/useMe";
 import { useUrlState } from "../../hooks/useUrlState";
+import { HEATS, heatName } from "./heat";
 import { HostList } from "./HostList";
 import { JobList } from "./JobList";
 import { Legend } from "./Legend";
@@ -23,7 +25,7 @@ const STATES = ["ready", "draining", "drained", "disabled", "unreachable", "lost
 /** Above this number of hosts the dense view is the usual one. */
 const MANY = 60;
 
-const USUAL = { q: "", pool: [] as readonly string[], state: [] as readonly string[], view: "" };
+const USUAL = { q: "", pool: [] as readonly string[], state: [] as readonly string[], view: "", heat: "" };
 
 const EVERY_MS = 2_000;
 
@@ -41,6 +43,7 @@ export const ClusterPage = () => {
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Cluster" />;
   const shape = view.view === "rows" || view.view === "tiles" ? view.view : data.hosts.length > MANY ? "tiles" : "rows";
+  const heatMetric = heatName(view.heat);
   const isOfJobs = data.pools.some(({ backend }) => backend !== OWN);
   const jobs = data.jobs.filter(({ pool }) => view.pool.length === 0 || view.pool.includes(pool));
   if (data.hosts.length === 0 && !isOfJobs) {
@@ -65,9 +68,13 @@ export const ClusterPage = () => {
             ))}
           </HStack>
         </Flex>
-        <Box mb={2}>
-          <Legend />
-        </Box>
+        <Flex align="center" columnGap={4} mb={2} rowGap={1} wrap="wrap">
+          <HStack gap={2}>
+            <Text fontSize="sm">Colour</Text>
+            <Segments label="Colour of the squares" onChange={(heat) => setView({ heat })} options={HEATS} value={heatMetric} />
+          </HStack>
+          {heatMetric === "" ? <Legend /> : null}
+        </Flex>
         {data.hosts.length === 0 ? (
           <EmptyState text="The nodes of running jobs appear here." title="No job runs now." />
         ) : hosts.length === 0 ? (
@@ -77,7 +84,7 @@ export const ClusterPage = () => {
             </Button>
           </EmptyState>
         ) : (
-          <HostList cluster={data} hosts={hosts} mayChange={mayChange} onDone={refresh} view={shape} />
+          <HostList cluster={data} heatMetric={heatMetric} hosts={hosts} mayChange={mayChange} onDone={refresh} view={shape} />
         )}
       </Stale>
     </>

@@ -6,6 +6,8 @@ import { type Cluster, type Host } from "../../api/types";
 import { useRoom } from "../../components/table/useRoom";
 import { useVirtual } from "../../hooks/useVirtual";
 import { useWidth } from "../../hooks/useWidth";
+import { HeatContext, type HeatName, useHeat } from "./heat";
+import { HeatLegend } from "./HeatLegend";
 import { HostRow, HostTile, ROW_COLUMNS, rowHeight, tileHeight, tileWidth } from "./HostRow";
 import { type At, neighbour } from "./neighbour";
 import { SlotCard, SlotTooltip } from "./SlotCard";
@@ -18,6 +20,8 @@ interface Props {
   hosts: readonly Host[];
   /** "tiles" shows squares only, in as many columns as fit. */
   view: "rows" | "tiles";
+  /** Value that the colour of a square shows; "" = its holder. */
+  heatMetric: HeatName;
   mayChange: boolean;
   onDone: () => void;
 }
@@ -39,7 +43,7 @@ const light = (frame: HTMLElement | null, gang: string | undefined) => {
 };
 
 /** Hosts with their squares. Only visible hosts are in the document. */
-export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => {
+export const HostList = ({ cluster, hosts, view, heatMetric, mayChange, onDone }: Props) => {
   const frame = useRef<HTMLDivElement>(null);
   const room = useRoom(frame);
   const width = useWidth(frame);
@@ -52,6 +56,7 @@ export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => 
   const widest = useMemo(() => hosts.reduce((most, { slots }) => Math.max(most, slots.length), 0), [hosts]);
   const { first, last, before, after, onScroll, reveal } = useVirtual(frame, heights, room, Math.max(1, Math.floor(SQUARES_MOST / Math.max(1, perRow * widest))));
   const shown = rows.slice(first, last + 1);
+  const heat = useHeat(heatMetric, shown.flat().map(({ name }) => name));
   const utilization = useUtilization(view === "rows" ? shown.flat().map(({ name }) => name) : []);
   // The Tab key reaches one square: the one of the last visit if it still exists, else the first visible one.
   const target = active !== null && hosts.some(({ name, slots }) => name === active.host && active.index < slots.length) ? active : null;
@@ -85,7 +90,8 @@ export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => 
   const pointedPlace = pointed === null || pinned !== null ? null : placeOf(cluster, pointed.at.host, pointed.at.index);
   const pinnedPlace = pinned === null ? null : placeOf(cluster, pinned.at.host, pinned.at.index);
   return (
-    <>
+    <HeatContext value={heat}>
+      <HeatLegend />
       <Box
         aria-label="Hosts"
         aria-rowcount={view === "rows" ? hosts.length + 1 : undefined}
@@ -160,6 +166,6 @@ export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => 
           place={pinnedPlace}
         />
       )}
-    </>
+    </HeatContext>
   );
 };

@@ -1,6 +1,9 @@
 import { memo } from "react";
 
 import { type Host, type Holder } from "../../api/types";
+import { sequential } from "../../charts/palette";
+import { useChartColors } from "../../charts/theme";
+import { heatText, useHostValues } from "./heat";
 import { holderOf, kindOf, slotSentence, slotState } from "./slots";
 
 /** Side of a square with its gap, in pixels, and the squares of one line. */
@@ -18,25 +21,33 @@ interface Props {
 }
 
 /** One square per slot. Its container handles pointer and keys, because a cluster has thousands. */
-export const SlotSquares = memo(({ host, holders, focusable }: Props) => (
-  <div aria-label={`Slots of ${host.name}`} className="dtrain-slots" role="group" style={{ gridTemplateColumns: `repeat(${Math.min(LINE, host.slots.length)}, 16px)` }}>
-    {host.slots.map((slot, index) => {
-      const holder = holderOf({ holders }, slot);
-      return (
-        <button
-          aria-label={slotSentence({ host, index, slot, holder })}
-          className={classOf(kindOf(host, slot, holder), slotState(slot) === "held" && slot.is_enabled === false)}
-          data-gang={slot.allocation_id ?? undefined}
-          data-host={host.name}
-          data-kind={kindOf(host, slot, holder)}
-          data-slot={index}
-          // The place is the identity of a slot.
-          key={index}
-          tabIndex={focusable === index ? 0 : -1}
-          type="button"
-        />
-      );
-    })}
-  </div>
-));
+export const SlotSquares = memo(({ host, holders, focusable }: Props) => {
+  const { isShown, unit, place, slots } = useHostValues(host.name);
+  const { mode } = useChartColors();
+  return (
+    <div aria-label={`Slots of ${host.name}`} className="dtrain-slots" role="group" style={{ gridTemplateColumns: `repeat(${Math.min(LINE, host.slots.length)}, 16px)` }}>
+      {host.slots.map((slot, index) => {
+        const holder = holderOf({ holders }, slot);
+        const value = slots[index];
+        const kind = kindOf(host, slot, holder);
+        const isMeasured = isShown && value !== null && value !== undefined;
+        return (
+          <button
+            aria-label={`${slotSentence({ host, index, slot, holder })}${isShown ? `, ${heatText(value, unit)}` : ""}`}
+            className={isShown ? (isMeasured ? "dtrain-slot" : "dtrain-slot dtrain-slot-gap") : classOf(kind, slotState(slot) === "held" && slot.is_enabled === false)}
+            data-gang={slot.allocation_id ?? undefined}
+            data-host={host.name}
+            data-kind={kind}
+            data-slot={index}
+            // The place is the identity of a slot.
+            key={index}
+            style={isMeasured ? { background: sequential(place(value), mode) } : undefined}
+            tabIndex={focusable === index ? 0 : -1}
+            type="button"
+          />
+        );
+      })}
+    </div>
+  );
+});
 SlotSquares.displayName = "SlotSquares";

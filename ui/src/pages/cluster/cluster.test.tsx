@@ -82,6 +82,32 @@ describe("the page of a cluster with a scheduler", () => {
   });
 });
 
+describe("the heat map", () => {
+  it("shows the measured value of each slot with its unit, and a gap where nothing measures", async () => {
+    const heat = { metric: "power", unit: "W", minimum: 0, maximum: 400, hosts: [{ name: "n1", slots: [312.5, null, 0] }] };
+    const arrived = serve({ cluster: cluster([host("n1"), host("n2")]), me: me(true), "cluster/heat": { body: heat } });
+    const { router } = show(<App />, "/plugin/dtrain/cluster");
+    await userEvent.click(await screen.findByRole("button", { name: "Power" }));
+    expect(router.state.location.search).toBe("?heat=power");
+    const first = await square(/^n1 slot 0: running.*, 313 W$/);
+    expect(first.style.background).not.toBe("");
+    expect((await square(/^n1 slot 1: free, not measured$/)).className).toContain("dtrain-slot-gap");
+    expect((await square(/^n1 slot 2: .*, 0 W$/)).className).not.toContain("gap");
+    expect((await square(/^n2 slot 0: .*not measured$/)).style.background).toBe("");
+    const legend = screen.getByRole("group", { name: "Legend of the heat map" });
+    expect(legend.textContent).toContain("0 W400 W");
+    expect(arrived.some(({ path }) => path === "cluster/heat?host=n1&host=n2&metric=power")).toBe(true);
+    await userEvent.click(screen.getByRole("button", { name: "Holders" }));
+    expect(await square(/^n1 slot 1: free$/)).toBeTruthy();
+  });
+
+  it("takes an address of an unknown metric for the usual squares", async () => {
+    serve({ cluster: cluster([host("n1")]), me: me(true) });
+    show(<App />, "/plugin/dtrain/cluster?heat=<img>");
+    expect(await square(/^n1 slot 1: free$/)).toBeTruthy();
+  });
+});
+
 describe("the page of the cluster", () => {
   it("shows a square per slot, whose tooltip names the holder", async () => {
     serve({ cluster: cluster([host("a")]), me: me(false) });

@@ -99,8 +99,8 @@ export const Changes = ({ kind, id, trialId, against }: Props) => {
   const ids = [otherTrial, trialId];
   return (
     <Stack gap={3}>
-      <Box aria-label="Differences" borderColor="border" borderRadius="md" borderWidth={1} overflow="auto" role="region" tabIndex={0}>
-        <Table.Root size="sm">
+      <Box aria-label="Differences" borderColor="border" borderRadius="md" borderWidth={1} maxH="45vh" overflow="auto" role="region" tabIndex={0}>
+        <Table.Root size="sm" stickyHeader>
           <Table.Header>
             <Table.Row>
               <Table.ColumnHeader minW="160px">{countText(data)}</Table.ColumnHeader>
