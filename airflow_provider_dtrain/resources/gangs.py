@@ -54,6 +54,8 @@ class GangSummary:
     expected_at: datetime | None
     #: A user has paused it.
     is_paused: bool
+    #: It waits, and no set of the pool's hosts can serve it as they are now.
+    never_fits: bool
     #: Last sign of life of a follower that is gone; None: it is there, on its way to the triggerer, or not needed.
     unfollowed_since: datetime | None
     #: The job that holds its slots or waits for them; None: the queue gives them out, or no job was made yet.

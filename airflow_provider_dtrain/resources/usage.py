@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 from enum import StrEnum
 
 
@@ -31,8 +30,8 @@ class Usage:
     """Slot hours of the last days, as far as the store keeps trials. A gang counts from its grant to its release."""
 
     by: UsageBy
-    #: In UTC, oldest first. The last one is not over.
-    days: list[date]
+    #: As 2026-03-10, in UTC, oldest first. The last one is not over.
+    days: list[str]
     #: The largest total first, and the one without a name last.
     rows: list[UsageRow]
     #: Names that are added up in the last row, because there are too many.

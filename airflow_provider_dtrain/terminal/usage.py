@@ -21,7 +21,7 @@ _OTHER = "(other)"
 def usage(args: Namespace, source: Source) -> None:
     """Show slot hours by day."""
     found = source.usage(by=args.by, days=args.days, pool=args.pool)
-    rows, days = _rows(found), [str(day) for day in found.days]
+    rows, days = _rows(found), found.days
     if args.csv:
         show_csv(rows, ["name", "total", *days])
         return
@@ -35,7 +35,7 @@ def _rows(found: Usage) -> list[dict[str, Any]]:
         {
             "name": row.name or _OTHER,
             "total": round(row.total, 2),
-            **{str(day): round(hours, 2) for day, hours in zip(found.days, row.slot_hours, strict=True)},
+            **{day: round(hours, 2) for day, hours in zip(found.days, row.slot_hours, strict=True)},
         }
         for row in found.rows
     ]

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.records.pages import ExperimentQuery
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from airflow_provider_dtrain.terminal import cluster, experiments, profile, provenance, trials, watch
+from airflow_provider_dtrain.terminal import cluster, experiments, profile, provenance, trials, usage, watch
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
@@ -48,6 +48,8 @@ COMMANDS = {
     "queue list": cluster.list_tasks,
     "hosts list": cluster.list_hosts,
     "slots list": cluster.list_slots,
+    "pools usage --by dag": usage.usage,
+    "pools usage --by user --days 3 --csv": usage.usage,
 }
 
 
@@ -77,7 +79,9 @@ def server(api: Api, tmp_path, monkeypatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_each_command_prints_what_airflow_dtrain_prints(server, search, capsys, form):
+def test_each_command_prints_what_airflow_dtrain_prints(server, search, clock, capsys, form):
+    # Gangs have used slots.
+    clock.advance(30)
     for words, show in COMMANDS.items():
         argv = [*words.replace("OTHER", str(search.other_id)).split(), "-o", form, "--server", server]
         assert main(argv) == 0, capsys.readouterr()

@@ -16,6 +16,9 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.store.database.tables import allocation_slots
+from airflow_provider_dtrain.store.queries.gangs import gang_page
+from airflow_provider_dtrain.store.queries.rights import AllRights
+from airflow_provider_dtrain.store.records.pages import QueueQuery
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
@@ -56,6 +59,21 @@ def test_what_can_never_run_is_refused_and_leaves_nothing(store, submit):
     assert store.queue.schedule("gpus").waiting == 1
     assert "12 slots" in store.attempts.get(ticket.attempt_id).reason
     store.queue.renew(ticket.attempt_id, watch)
+    submit("other", slots=8)
+    last = submit("last", slots=8)
+    store.queue.schedule("gpus")
+    assert never_fitting(store) == {ticket.trial_id}, "others wait for slots that are held"
+    store.hosts.add(host("h2", 8))
+    store.hosts.add(host("h3", 12))
+    store.queue.schedule("gpus")
+    assert store.attempts.get(ticket.attempt_id).allocation_state == "granted"
+    assert store.attempts.get(last.attempt_id).allocation_state == "granted"
+    assert never_fitting(store) == set()
+
+
+def never_fitting(store: Store) -> set[int | None]:
+    """Return the trials that the queue shows as such that can never run."""
+    return {one.trial_id for one in gang_page(store, AllRights(), QueueQuery(limit=None)).rows if one.never_fits}
 
 
 def test_a_request_that_no_host_can_serve_any_more_fails_its_waiter(store, submit):
@@ -66,6 +84,7 @@ def test_a_request_that_no_host_can_serve_any_more_fails_its_waiter(store, submi
     store.hosts.remove("h1")
     assert store.queue.schedule("gpus").granted == ()
     assert store.attempts.get(ticket.attempt_id).unplaceable
+    assert never_fitting(store) == {ticket.trial_id}
     with pytest.raises(UnplaceableError):
         store.queue.renew(ticket.attempt_id, watch)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
@@ -13,14 +11,102 @@ from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.usage import UsageBy
 from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.queries.usage import ROWS_MOST, usage_of
+from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.submissions import Submission
+from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.stores import host
 from tests.support.api_world import Api
-from tests.support.cli_world import run_command  # noqa: F401
 from tests.support.search_world import Search
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
+SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
 def use(name: str, slots: int, since: datetime, hours: float) -> SlotUse:
     return SlotUse(name=name, slots=slots, since=since, until=since + timedelta(hours=hours))
+
+
+def test_a_gang_counts_on_each_day_that_it_held_its_slots() -> None:
+    days = days_until(NOON, 3)
+    assert days == [date(2026, 3, 8), date(2026, 3, 9), date(2026, 3, 10)]
+    evening = datetime(2026, 3, 8, 22, tzinfo=UTC)
+    found = slot_hours(
+        [
+            use("a", 4, evening, 30), use("a", 1, NOON, 0.5), use("before", 8, evening - timedelta(days=9), 1),
+            use("since long", 1, evening - timedelta(days=30), 24 * 60), use("backwards", 1, NOON, -5),
+        ],
+        days,
+    )  # fmt: skip
+    assert found == {"a": [8, 96, 16.5], "since long": [24, 24, 24]}
+
+
+def test_days_are_those_of_utc() -> None:
+    east = datetime.fromisoformat("2026-03-11T01:00:00+09:00")
+    assert days_until(east, 1) == [date(2026, 3, 10)]
+
+
+@pytest.fixture
+def site(store, clock) -> Search:
+    """Two experiments and a held gang: DAG d of user ann, DAG other of nobody, DAG held."""
+    clock.now = NOON
+    store.hosts.add(host("a", slots=8))
+    found, other = Search(store), Search(store, name="other", dag="other", run="r2")
+    for one in (found, other):
+        one.plan()
+    granted = {"config_id": found.config, "payload": None, "user_id": "ann"}
+    store.submissions.add(Submission(dag_id="d", run_id="r", **granted))
+    ended = found.start(0, slots=4)
+    other.start(0, slots=1)
+    store.gangs.submit(GangSubmission(key=TrialKey(dag_id="held", run_id="r", task_id="hold"), pool="gpus", slots=2))
+    store.queue.schedule("gpus")
+    found.submit(1, slots=8)
+    clock.advance(3600)
+    found.end(ended)
+    clock.advance(3600)
+    return found
+
+
+def of(store, by: UsageBy, rights=None, **options) -> dict[str, float]:
+    found = usage_of(store, rights or AllRights(), by=by, days=options.pop("days", 2), **options)
+    return {row.name: round(row.total, 3) for row in found.rows}
+
+
+def test_released_gangs_count_to_their_release_and_others_until_now(store, site) -> None:
+    assert of(store, UsageBy.POOL) == {"gpus": 4 * 1 + 1 * 2 + 2 * 2}
+    assert of(store, UsageBy.DAG) == {"d": 4, "held": 4, "other": 2}
+    assert of(store, UsageBy.USER) == {"ann": 4, "": 6}
+    assert of(store, UsageBy.POOL, pool="nowhere") == {}
+
+
+def test_the_next_day_begins_at_midnight(store, site, clock) -> None:
+    clock.now = NOON + timedelta(hours=14)
+    found = usage_of(store, AllRights(), by=UsageBy.DAG, days=2)
+    assert {row.name: row.slot_hours for row in found.rows} == {"held": [24, 4], "other": [12, 2], "d": [4, 0]}
+    assert of(store, UsageBy.DAG, days=1) == {"held": 4, "other": 2}
+
+
+def test_many_names_are_added_up(store, site, monkeypatch) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.store.queries.usage.ROWS_MOST", 2)
+    found = usage_of(store, AllRights(), by=UsageBy.DAG, days=1)
+    assert ([row.name for row in found.rows], found.more, found.rows[-1].total) == (["d", "held", ""], 1, 2)
+    assert ROWS_MOST == 50
+
+
+@pytest.mark.parametrize("days", [0, -1, 93, 10**9])
+@SQLITE
+def test_a_report_has_a_bound(store, site, days: int) -> None:
+    with pytest.raises(UserError, match="from 1 to 92"):
+        usage_of(store, AllRights(), by=UsageBy.POOL, days=days)
+
+
+@pytest.mark.airflow
+@SQLITE
+def test_dags_that_a_user_may_not_read_are_counted_without_names_and_users(store, site, airflow_home) -> None:
+    reader = Api(store, readable={"other"})
+    for by, rows in (("dag", {"other": 2, "": 8}), ("user", {"": 10}), ("pool", {"gpus": 10})):
+        answer = reader.answer("GET", f"/cluster/usage?by={by}&days=2")
+        assert {row["name"]: row["total"] for row in answer.json()["rows"]} == rows
+        assert "ann" not in answer.text
+        assert "held" not in answer.text
+    for query in ("by=name", "days=0", "days=x", "pool=" + "p" * 64):
+        assert reader.answer("GET", f"/cluster/usage?{query}").status_code == 422, query

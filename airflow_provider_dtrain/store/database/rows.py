@@ -249,6 +249,7 @@ class RequestRow(CounterRow, Protocol):
     reason_since_s: float | None
     reason_entries: int
     unplaceable: bool
+    never_fits: bool
     position: int | None
     paused: bool
     max_runtime_s: float | None

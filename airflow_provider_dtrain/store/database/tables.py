@@ -404,6 +404,8 @@ allocations = sa.Table(
     sa.Column("reason_since_s", sa.Float),
     sa.Column("reason_entries", sa.Integer, nullable=False, default=0, server_default="0"),
     _flag("unplaceable"),
+    # No set of the pool's hosts can serve it, as of the last pass, whatever the submission says to do then.
+    _flag("never_fits"),
     # Place among the waiting requests, as of the last pass that considered it.
     sa.Column("position", sa.Integer),
     _time("submitted_at", nullable=False),

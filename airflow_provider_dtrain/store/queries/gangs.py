@@ -61,6 +61,7 @@ def _summary(store: Store, entry: QueueEntry, editable: Collection[str], job: Sc
         expected=None if silence.is_loss else gang.expected or None,
         expected_at=None if silence.is_loss else entry.expected_at,
         is_paused=gang.paused,
+        never_fits=waits and gang.never_fits,
         unfollowed_since=silence.lost_since,
         job=job,
         may_edit=gang.key.dag_id in editable,

@@ -41,7 +41,7 @@ def usage_of(store: Store, rights: Rights, *, by: UsageBy, days: int, pool: str 
     if rest:
         sums = [sum(found[name][index] for name in rest) for index in range(days)]
         rows.append(UsageRow(name="", slot_hours=sums, total=sum(sums)))
-    return Usage(by=by, days=dates, rows=rows, more=len(named) - len(shown))
+    return Usage(by=by, days=[day.isoformat() for day in dates], rows=rows, more=len(named) - len(shown))
 
 
 def _uses(held: list[HeldSlots], dags: Dags, by: UsageBy, now: datetime) -> Iterator[SlotUse]:

@@ -20,8 +20,8 @@ SILENT_REASON = "its task has not renewed the request for 60 s: skipped until it
 
 #: Columns that a pass writes for a request that keeps waiting.
 NOTES = (
-    "reason", "unplaceable", "position", "claim", "reserved_hosts", "expected", "expected_at", "waited_s",
-    "eligible_since",
+    "reason", "unplaceable", "never_fits", "position", "claim", "reserved_hosts", "expected", "expected_at",
+    "waited_s", "eligible_since",
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def _note(entry: EntryRow, found: Situation, decision: PassDecision, kept: Mappi
     return {
         "reason": never.reason if never else decision.ineligible.get(key) or decision.reasons.get(key, entry.reason),
         "unplaceable": never is not None and entry.on_unplaceable == "fail",
+        "never_fits": never is not None,
         "position": decision.positions.get(key),
         "claim": claim and {host: list(indices) for host, indices in sorted(claim.slots.items())},
         "reserved_hosts": sorted(kept[key]) if key in kept else None,
@@ -71,6 +72,7 @@ def _passed_over(entry: EntryRow, found: Situation) -> Values:
     return {
         "reason": entry.reason if entry.paused else SILENT_REASON,
         "unplaceable": entry.unplaceable,
+        "never_fits": entry.never_fits,
         "position": None,
         "claim": None,
         "reserved_hosts": None,

@@ -92,6 +92,7 @@ ENTRIES: sa.Select[Any] = (
                 "reason_since_s",
                 "reason_entries",
                 "unplaceable",
+                "never_fits",
                 "position",
                 "renewed_at",
                 "granted_at",

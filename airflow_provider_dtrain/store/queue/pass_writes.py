@@ -55,6 +55,7 @@ GRANT = (
         reason_since_s=None,
         reason_entries=0,
         unplaceable=False,
+        never_fits=False,
         waited_s=sa.bindparam("waited"),
         eligible_since=None,
         position=None,
@@ -67,7 +68,7 @@ GRANT_AT_ONCE = sa.text("""
         ), granted AS (
             UPDATE allocations AS a
             SET state = 'granted', token = base.token + g.number, granted_at = :now, reason = '', reason_since_s = NULL,
-                reason_entries = 0, unplaceable = false,
+                reason_entries = 0, unplaceable = false, never_fits = false,
                 waited_s = g.waited, eligible_since = NULL, position = NULL, claim = NULL, reserved_hosts = NULL,
                 expected = '', expected_at = NULL
             FROM base, jsonb_to_recordset(:given) AS g("of" bigint, number bigint, waited double precision)

@@ -444,6 +444,8 @@ class TaskView:
     seen_at: datetime | None = None
     #: True: a worker has handed it over, and no triggerer has taken it yet.
     is_handed_over: bool = False
+    #: True: no set of the pool's hosts can serve it, as of the last pass.
+    never_fits: bool = False
 
     @property
     def is_external(self) -> bool:

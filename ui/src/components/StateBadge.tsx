@@ -35,6 +35,7 @@ const LOOKS: Record<string, Look> = {
   held: { palette: "running", icon: "activity" },
   killed: { palette: "removed", icon: "ban" },
   lost: { palette: "upstream_failed", icon: "warning" },
+  never_fits: { palette: "upstream_failed", icon: "ban", text: "cannot run" },
   paused: { palette: "deferred", icon: "pause" },
   preempted: { palette: "up_for_reschedule", icon: "repeat" },
   queued: { palette: "queued", icon: "clock" },

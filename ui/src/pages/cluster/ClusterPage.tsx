@@ -19,6 +19,7 @@ import { HostList } from "./HostList";
 import { JobList } from "./JobList";
 import { Legend } from "./Legend";
 import { OWN, PoolCards } from "./PoolCards";
+import { UsagePanel } from "./UsagePanel";
 
 const STATES = ["ready", "draining", "drained", "disabled", "unreachable", "lost"];
 
@@ -28,6 +29,12 @@ const MANY = 60;
 const USUAL = { q: "", pool: [] as readonly string[], state: [] as readonly string[], view: "", heat: "" };
 
 const EVERY_MS = 2_000;
+
+const VIEWS = [
+  { value: "rows", text: "Hosts" },
+  { value: "tiles", text: "Slots only" },
+  { value: "use", text: "Use by day" },
+] as const;
 
 const passes = ({ name, pool, state = "ready", state_reason = "" }: Host, view: typeof USUAL): boolean =>
   (view.pool.length === 0 || view.pool.includes(pool)) &&
@@ -42,6 +49,7 @@ export const ClusterPage = () => {
   const hosts = useMemo(() => (data?.hosts ?? []).filter((host) => passes(host, view)), [data, view]);
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Cluster" />;
+  const isUse = view.view === "use";
   const shape = view.view === "rows" || view.view === "tiles" ? view.view : data.hosts.length > MANY ? "tiles" : "rows";
   const heatMetric = heatName(view.heat);
   const isOfJobs = data.pools.some(({ backend }) => backend !== OWN);
@@ -61,30 +69,39 @@ export const ClusterPage = () => {
           <FilterSelect all="All states" label="Filter by state" onChange={(state) => setView({ state }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state} />
           <Spacer />
           <HStack gap={0} role="group">
-            {(["rows", "tiles"] as const).map((one) => (
-              <Button aria-pressed={shape === one} key={one} onClick={() => setView({ view: one })} size="sm" variant={shape === one ? "subtle" : "ghost"}>
-                {one === "rows" ? "Hosts" : "Slots only"}
-              </Button>
-            ))}
+            {VIEWS.map(({ value, text }) => {
+              const isChosen = value === (isUse ? "use" : shape);
+              return (
+                <Button aria-pressed={isChosen} key={value} onClick={() => setView({ view: value })} size="sm" variant={isChosen ? "subtle" : "ghost"}>
+                  {text}
+                </Button>
+              );
+            })}
           </HStack>
         </Flex>
-        <Flex align="center" columnGap={4} mb={2} rowGap={1} wrap="wrap">
-          <HStack gap={2}>
-            <Text fontSize="sm">Colour</Text>
-            <Segments label="Colour of the squares" onChange={(heat) => setView({ heat })} options={HEATS} value={heatMetric} />
-          </HStack>
-          {heatMetric === "" ? <Legend /> : null}
-        </Flex>
-        {data.hosts.length === 0 ? (
-          <EmptyState text="The nodes of running jobs appear here." title="No job runs now." />
-        ) : hosts.length === 0 ? (
-          <EmptyState title="No host matches the filters.">
-            <Button onClick={() => setView({ q: "", pool: [], state: [] }, "add")} size="sm" variant="outline">
-              Clear the filters
-            </Button>
-          </EmptyState>
+        {isUse ? (
+          <UsagePanel pools={view.pool} />
         ) : (
-          <HostList cluster={data} heatMetric={heatMetric} hosts={hosts} mayChange={mayChange} onDone={refresh} view={shape} />
+          <>
+            <Flex align="center" columnGap={4} mb={2} rowGap={1} wrap="wrap">
+              <HStack gap={2}>
+                <Text fontSize="sm">Colour</Text>
+                <Segments label="Colour of the squares" onChange={(heat) => setView({ heat })} options={HEATS} value={heatMetric} />
+              </HStack>
+              {heatMetric === "" ? <Legend /> : null}
+            </Flex>
+            {data.hosts.length === 0 ? (
+              <EmptyState text="The nodes of running jobs appear here." title="No job runs now." />
+            ) : hosts.length === 0 ? (
+              <EmptyState title="No host matches the filters.">
+                <Button onClick={() => setView({ q: "", pool: [], state: [] }, "add")} size="sm" variant="outline">
+                  Clear the filters
+                </Button>
+              </EmptyState>
+            ) : (
+              <HostList cluster={data} heatMetric={heatMetric} hosts={hosts} mayChange={mayChange} onDone={refresh} view={shape} />
+            )}
+          </>
         )}
       </Stale>
     </>

@@ -121,9 +121,9 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     header: "State",
     sort: "state",
     width: 124,
-    cell: ({ state, is_paused, unfollowed_since }) => (
+    cell: ({ state, is_paused, never_fits, unfollowed_since }) => (
       <span className="dtrain-row">
-        <StateBadge state={is_paused ? "paused" : state} />
+        <StateBadge state={is_paused ? "paused" : never_fits ? "never_fits" : state} />
         {unfollowed_since === null ? null : (
           <span className="dtrain-warning" title="Its follower is gone. Recovery takes it over.">
             <Icon name="warning" />

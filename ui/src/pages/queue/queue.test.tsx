@@ -12,7 +12,7 @@ const row = (values: Partial<Gang> = {}): Gang => ({
   allocation_id: 1, kind: "trial", trial_id: 7, trial_name: "5 | lr=0.1", attempt: 1, experiment_id: 2, experiment: "resnet",
   task: { dag_id: "train", run_id: "r", task_id: "trial", map_index: 5 }, pool: "gpus", queue_class: "fresh", position: 1, priority: 50, slots: 8,
   placement: {}, state: "waiting", state_text: "waiting (1.)", reason: "needs 8 free slots on one host", since: "2026-01-31T12:00:00Z", expected: null, expected_at: null,
-  is_paused: false, unfollowed_since: null, job: null, may_edit: true, ...values,
+  is_paused: false, never_fits: false, unfollowed_since: null, job: null, may_edit: true, ...values,
 });
 
 const page = (rows: Gang[]) => ({ body: { rows, total: rows.length, pools: [{ name: "gpus", slot_type: "cuda", backend: "hosts", hosts: 2, lost_hosts: 0, slots: 16, free: 2, held: 14, unavailable: 0, waiting: 1, running: 1 }] } });
@@ -30,6 +30,14 @@ describe("the page of the queue", () => {
     expect(screen.getAllByTestId("state-badge").map(({ textContent }) => textContent)).toEqual(["queued", "running"]);
     expect(screen.getByText("Held gang, no trial now")).toBeTruthy();
     expect(screen.getByText(/1 queued, 1 running, 2 of 16 slots free/)).toBeTruthy();
+  });
+
+  it("tells a request that can never run from one that waits", async () => {
+    const reason = "64 slots can never be granted: the pool has 3 hosts of 2 slots. Use 6.";
+    serve({ queue: page([row({ never_fits: true, reason }), row({ allocation_id: 2, trial_id: 8 }), row({ allocation_id: 3, trial_id: 9, never_fits: true, is_paused: true })]), me });
+    show(<App />, "/plugin/dtrain/queue");
+    expect((await screen.findAllByTestId("state-badge")).map(({ textContent }) => textContent)).toEqual(["cannot run", "queued", "paused"]);
+    expect(screen.getByText(reason)).toBeTruthy();
   });
 
   it("keeps the hosts of a gang beside the reason for its state", async () => {
