@@ -26,7 +26,7 @@ def usage(args: Namespace, source: Source) -> None:
         show_csv(rows, ["name", "total", *days])
         return
     if is_table(args):
-        rows = [{name: row[name] for name in ("name", "total", *days[-_SHOWN:])} for row in rows]
+        rows = [{name: row.get(name) for name in ("name", "total", *days[-_SHOWN:])} for row in rows]
     show(args, rows, empty="No gang has held slots on these days.")
 
 
@@ -35,7 +35,7 @@ def _rows(found: Usage) -> list[dict[str, Any]]:
         {
             "name": row.name or _OTHER,
             "total": round(row.total, 2),
-            **{day: round(hours, 2) for day, hours in zip(found.days, row.slot_hours, strict=True)},
+            **{day: round(hours, 2) for day, hours in zip(found.days, row.slot_hours, strict=False)},
         }
         for row in found.rows
     ]

@@ -47,7 +47,7 @@ def test_days_are_those_of_utc() -> None:
 
 @pytest.fixture
 def site(store, clock) -> Search:
-    """Two experiments and a held gang: DAG d of user ann, DAG other of nobody, DAG held."""
+    """Two experiments and a held gang: DAG d of user ann, DAG other of no user, DAG held."""
     clock.now = NOON
     store.hosts.add(host("a", slots=8))
     found, other = Search(store), Search(store, name="other", dag="other", run="r2")

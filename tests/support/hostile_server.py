@@ -37,6 +37,7 @@ from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialPage
+from airflow_provider_dtrain.resources.usage import Usage
 
 #: A window title, a cleared screen, a C1 control sequence, a reversed line, an invisible tag.
 CONTROLS = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202eesrever\u2066\U000e0041\x7f"
@@ -137,13 +138,15 @@ class Route:
 
 
 _RESULTS = {
-    "stacks": rank_results.Stacks, "exec": rank_results.CommandResult, "outputs": a.FetchedOutputs, "probe": a.Probes,
+    "stacks": rank_results.Stacks, "profile": rank_results.ProfileRequest, "exec": rank_results.CommandResult,
+    "outputs": a.FetchedOutputs, "probe": a.Probes,
     "doctor": a.Checks, "log": a.Nothing, "checkpoint": a.Nothing,
 }  # fmt: skip
 ROUTES = (
     Route("GET", r"/experiments", ExperimentPage),
     Route("GET", r"/queue", GangPage),
     Route("GET", r"/cluster", Cluster),
+    Route("GET", r"/cluster/usage", Usage),
     Route("GET", r"/trials", TrialPage),
     Route("GET", r"/trials/1", TrialDetail),
     Route("GET", r"/trials/1/ranks", AttemptRanks),
