@@ -57,6 +57,22 @@ PAGES = (
         "FileNotFoundError: [Errno 2] No such file or directory: '/data/imagenet/shard-017.tar'",
         "SIGTERM, sent by the supervisor",
     )),
+    Facts("cluster-heat", "/plugin/dtrain/cluster?heat=power", (
+        "0 W", "400 W", "not measured: no trial measures this slot now",
+    )),
+    Facts("cluster-use", "/plugin/dtrain/cluster?view=use&by=dag", ("Slot hours", "gpt2_finetune", "CSV")),
+    Facts("queue-never", "/plugin/dtrain/queue?pool=h100", ("cannot run", "24 slots can never be granted")),
+    Facts("experiment-code", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=code", (
+        "asha.yaml", "Packages and devices", "def all_digits():",
+    )),
+    Facts(
+        "experiment-changes",
+        "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=code&against={experiment mnist-grid}",
+        ("global_batch_size", "asha.yaml", "+def all_digits():"),
+    ),
+    Facts("trial-trace", "/plugin/dtrain/trials/{trial mnist-grid/0}?tab=profile", (
+        "ProfilerStep", "ConvolutionBackward0", "Download for Perfetto or TensorBoard",
+    )),
     Facts("trial-code", "/plugin/dtrain/trials/{trial cifar10-asha/0}?tab=code", ("Packages and devices", "train.py")),
     Facts("trial-files", "/plugin/dtrain/trials/{trial mnist-grid/0}?tab=files", ("work/report.html", "Download")),
     Facts("trial-profile", "/plugin/dtrain/trials/{trial gpt2-finetune/0}?tab=profile", ("gpu_util", "a100-04")),

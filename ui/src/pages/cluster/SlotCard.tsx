@@ -7,11 +7,14 @@ import { PageLink, TaskLinks } from "../../components/Links";
 import { Since } from "../../components/Time";
 import { Icon } from "../../components/icons";
 import { plural } from "../../format/numbers";
+import { heatText, useHostValues } from "./heat";
 import { holderWords, type Place, stateWords } from "./slots";
 
 const Facts = ({ place }: { place: Place }) => {
   const { host, index, slot, holder } = place;
+  const { isShown, unit, slots } = useHostValues(host.name);
   const facts: [string, React.ReactNode][] = [["State", stateWords(place)]];
+  if (isShown) facts.push(["Measured", heatText(slots[index], unit)]);
   if (holder !== null) {
     if (holder.is_hidden) facts.push(["Held by", holderWords(holder)]);
     else {
