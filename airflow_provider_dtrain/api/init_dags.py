@@ -47,7 +47,8 @@ def unusable(dag: DagState, dag_id: str) -> str:
     if dag.is_broken:
         return f"The DAG {dag_id} has import errors. See the list of DAGs."
     if dag.is_paused:
-        return f"The DAG {dag_id} is paused. To unpause it, run: airflow dags unpause {dag_id}"
+        where = f"dags/{dag_id}"
+        return f"The DAG {dag_id} is paused. Unpause it on its page ({where}), or run: airflow dags unpause {dag_id}"
     return ""
 
 

@@ -12,14 +12,23 @@ from airflow_provider_dtrain.api.code_source import CodeSource, code_source
 from airflow_provider_dtrain.api.configs import config_lines
 from airflow_provider_dtrain.api.errors import PROBLEMS_MOST
 from airflow_provider_dtrain.api.forks import forked
-from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
+from airflow_provider_dtrain.api.models.configs import (
+    CheckedTemplate,
+    ConfigSummary,
+    ConfigText,
+    Document,
+    PlacedProblem,
+    Validation,
+)
 from airflow_provider_dtrain.api.models.experiments import NewExperiment
 from airflow_provider_dtrain.api.named_objects import require_names
 from airflow_provider_dtrain.core.config import mask
 from airflow_provider_dtrain.core.config.forms import is_path_like
+from airflow_provider_dtrain.core.config.partial import checked_partial
 from airflow_provider_dtrain.core.config.positions import places_of, without_place
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.engine.submission.assembly import Assembled, Checked, assembled, checked
+from airflow_provider_dtrain.engine.submission.inference import with_inference
 from airflow_provider_dtrain.engine.submission.submit import render
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, UnplaceableError
 from airflow_provider_dtrain.store.records.trials import Config
@@ -55,11 +64,45 @@ def template_of(call: Call, named: object) -> Mapping[str, Any] | None:
     return load_yaml(stored.text, source=f"template '{stored.name}'")
 
 
+def document_of(body: ConfigText) -> dict[str, Any]:
+    """Return the configuration of a request, with the options of a batch inference in place of its own.
+
+    :raises ConfigError: it is no acceptable YAML
+    """
+    document = load_yaml(body.config, most_values=VALUES_MOST)
+    if body.inference is None:
+        return document
+    fields = body.inference.model_dump(exclude={"slots", "pool"})
+    return with_inference(document, fields, slots=body.inference.slots, host_pool=body.inference.pool)
+
+
+def checked_template(text: str) -> list[str]:
+    """Return the warnings of a text as a template.
+
+    :raises ConfigError: all problems at once, with their lines
+    """
+    try:
+        return checked_partial(load_yaml(text, source="template", most_values=VALUES_MOST), "template")
+    except ConfigError as error:
+        placed = _placed(text, error.problems[:PROBLEMS_MOST], "error")
+        with_lines = [Problem(path=one.path, message=f"{one.message} (line {one.line})") for one in placed]
+        raise ConfigError(with_lines, source="template") from None
+
+
+def template_problems(text: str) -> CheckedTemplate:
+    """Return the problems of a text as a template, with their lines."""
+    try:
+        document = load_yaml(text, source="template", most_values=VALUES_MOST)
+        warnings = [Problem(path="", message=one) for one in checked_partial(document, "template")]
+    except ConfigError as error:
+        return CheckedTemplate(problems=_placed(text, error.problems[:PROBLEMS_MOST], "error"))
+    return CheckedTemplate(problems=_placed(text, warnings[:PROBLEMS_MOST], "warning"))
+
+
 def validation(call: Call, body: Document) -> Validation:
     """Return the problems of a text, and its summary when it has no errors."""
     try:
-        document = load_yaml(body.config, most_values=VALUES_MOST)
-        found, result = check(call, forked(call, document, body.fork_of), body.template)
+        found, result = check(call, forked(call, document_of(body), body.fork_of), body.template)
         code = code_source(call, found.effective.config, body.fork_of, body.payload)
         if code.errors:
             raise ConfigError(code.errors)
@@ -107,7 +150,7 @@ def checked_config(call: Call, body: NewExperiment) -> Config:
     """
     if not call.store.hosts.registered() and not any(pool.is_external for pool in call.store.pools.list()):
         raise ConflictError("No host is registered. See: airflow dtrain hosts add, or pools set --backend")
-    document = forked(call, load_yaml(body.config, most_values=VALUES_MOST), body.fork_of)
+    document = forked(call, document_of(body), body.fork_of)
     found, result = check(call, document, body.template)
     config = found.effective.config
     if errors := code_source(call, config, body.fork_of, body.payload).errors:

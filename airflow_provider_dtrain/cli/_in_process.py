@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
+from airflow_provider_dtrain.cli._documents import StoreDocuments
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.engine.control import StoreControl, Takeover, lost_followers
@@ -20,9 +21,9 @@ def run(shared: Command, args: Namespace) -> None:
     """Run a shared command with all rights."""
 
     @command
-    def in_process(args: Namespace) -> None:
+    def in_process(args: Namespace) -> int | None:
         hook = DtrainHook()
-        run_shared(shared, args, source_of(hook), control_of(hook))
+        return run_shared(shared, args, source_of(hook), control_of(hook), StoreDocuments(hook))
 
     in_process(args)
 

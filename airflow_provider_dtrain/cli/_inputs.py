@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.config.yaml_reader import MAX_BYTES, load_yaml
-from airflow_provider_dtrain.core.regular_files import read_regular
-from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.errors import ConfigError, NotFoundError
+from airflow_provider_dtrain.terminal.input_text import InputText, read_input
 from airflow_provider_dtrain.terminal.output import note
 
 if TYPE_CHECKING:
@@ -19,14 +18,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputDocument:
+class InputDocument(InputText):
     """A document as the user gave it."""
 
-    #: For messages: the path, or ``standard input``.
-    name: str
-    #: Base folder of relative paths in the document.
-    folder: Path
-    text: str
     document: dict[str, Any]
 
 
@@ -36,54 +30,16 @@ def read(path: str, *, what: str) -> InputDocument:
     :param what: kind of document, for messages
     :raises ConfigError: it cannot be read, or is not acceptable YAML
     """
-    text = read_text(path, what=what)
-    name = "standard input" if path == "-" else path
-    folder = Path.cwd() if path == "-" else Path(path).absolute().parent
-    return InputDocument(name=name, folder=folder, text=text, document=load_yaml(text, source=name))
+    return parsed(read_input(path, what=what))
 
 
-def read_text(path: str, *, what: str) -> str:
-    """Return the text of a file, or of standard input for ``-``.
+def parsed(given: InputText) -> InputDocument:
+    """Return the YAML document in a text.
 
-    :param what: kind of file, for messages
-    :raises ConfigError: it cannot be read, is too large, or is not UTF-8
+    :raises ConfigError: it is not acceptable YAML
     """
-    name = "standard input" if path == "-" else path
-    data = _bytes(path, what)
-    if len(data) > MAX_BYTES:
-        raise _refusal(f"larger than {MAX_BYTES} bytes (1 MiB), the most that is accepted", name)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _refusal(f"not UTF-8: {error.reason} at byte {error.start}", name) from None
-
-
-def _bytes(path: str, what: str) -> bytes:
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read(MAX_BYTES + 1)
-        return read_regular(path, limit_bytes=MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _refusal(f"the {what} cannot be read: {reason}. Name a file, or - for standard input", path) from None
-
-
-def _refusal(message: str, source: str) -> ConfigError:
-    return ConfigError([Problem(path="", message=message)], source=source)
-
-
-def _refuse_secrets(source: InputDocument) -> None:
-    """Raise an error if a document that is stored as it is written holds a literal secret."""
-    from airflow_provider_dtrain.core.config import literal_secrets
-
-    message = "a literal secret. Name an Airflow connection that holds it, or put it into the configuration"
-    private = "a private variable. Put it into the configuration, or add it to environment.public_variables here"
-    problems = [
-        Problem(path=path, message=private if path.startswith("environment.") else message)
-        for path in literal_secrets(source.document)
-    ]
-    if problems:
-        raise ConfigError(problems, source=source.name)
+    document = load_yaml(given.text, source=given.name)
+    return InputDocument(name=given.name, folder=given.folder, text=given.text, document=document)
 
 
 def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str, Any] | None:
@@ -132,12 +88,11 @@ def assemble(hook: DtrainHook, source: InputDocument, template: str | None) -> A
 
 
 def check_template(source: InputDocument) -> None:
-    """Validate a template or the defaults of a pool: types, ranges, no tags, no secrets.
+    """Validate a template or the defaults of a pool, and print its warnings.
 
     :raises ConfigError: all problems at once
     """
-    from airflow_provider_dtrain.core.config import validate_partial
+    from airflow_provider_dtrain.core.config.partial import checked_partial
 
-    for warning in validate_partial(source.document, source.name, template=True):
+    for warning in checked_partial(source.document, source.name):
         note(f"Warning: {warning}")
-    _refuse_secrets(source)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from airflow_provider_dtrain.cli._in_process import source_of
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_progress, inference_text, result_text
+from airflow_provider_dtrain.core.page_paths import experiment_page, run_page
 from airflow_provider_dtrain.errors import ConfigError, NotNowError, Problem, UnplaceableError, UsageError
 from airflow_provider_dtrain.terminal.following import (
     ExperimentProgress,
     cause,
     comparison_of,
     given_secrets,
+    inference_of,
     show_started,
 )
 from airflow_provider_dtrain.terminal.output import hint, note, user
@@ -87,7 +87,7 @@ def start(args: Namespace, hook: DtrainHook, source: InputDocument) -> int:
     stored, code, git = _stored(hook, args, source)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
     run = _trigger(args.dag, conf, grant(hook.store, args.dag, stored, code, user_id=None, git=git))
-    page = address(f"dags/{args.dag}/runs/{quote(run)}")
+    page = address(run_page(args.dag, run))
     row = {
         "name": stored.document["name"],
         "dag": args.dag,
@@ -120,7 +120,7 @@ def reproduce(args: Namespace) -> int:
     copies = submitted is None or submitted.user_id is None
     granted = grant_reproduction(store, trial, given, dag_id=DAG_ID, user_id=None, copies=copies)
     run = _trigger(DAG_ID, granted.conf, granted.run_id)
-    row = {"trial": trial.trial_id, "dag": DAG_ID, "dag_run": run, "page": address(f"dags/{DAG_ID}/runs/{quote(run)}")}
+    row = {"trial": trial.trial_id, "dag": DAG_ID, "dag_run": run, "page": address(run_page(DAG_ID, run))}
     return show_started(
         args,
         _AirflowRun(hook, DAG_ID, run),
@@ -163,19 +163,14 @@ class _AirflowRun:
             best=view.best,
             best_trial=view.best_trial,
             to_come=view.max_trials - sum(view.trials.values()),
-            **(self._inference(view.experiment_id) if view.max_trials <= 1 else {}),
+            **(inference_of(source_of(self.hook), view.experiment_id) if view.max_trials <= 1 else {}),
         )
 
-    def _inference(self, experiment: int) -> dict[str, Any]:
-        """Return the progress of a batch inference, nothing of any other experiment."""
-        store = self.hook.store
-        for trial in store.trials.list(experiment_id=experiment, limit=1):
-            for counts in store.shards.counts([trial.trial_id]).values():
-                now_s = store.db.now().timestamp()
-                progress = inference_progress(counts, now_s=now_s, is_live=trial.state == "running")
-                text, computed = inference_text(progress), f": {result_text(counts)}"
-                return {"percent": int(progress.share * 100), "inference": text, "computed": computed}
-        return {}
+    def page(self, experiment: int) -> str:
+        """Return the address of the page of its experiment."""
+        from airflow_provider_dtrain.notifications.notice import address
+
+        return address(experiment_page(experiment))
 
     def cause(self, experiment: int) -> str:
         """Return why the experiment failed in a sentence."""

@@ -95,9 +95,9 @@ def _set_scheduler(args: Namespace) -> bool:
 
     :raises ConfigError: all problems of the options at once
     """
-    from airflow_provider_dtrain.cli._inputs import read_text
     from airflow_provider_dtrain.core.external_jobs import OWN_BACKEND
     from airflow_provider_dtrain.hosts.schedulers.registry import scheduler_kind
+    from airflow_provider_dtrain.terminal.input_text import read_input
 
     prefix = definition.SCHEDULER
     given = {name.removeprefix(prefix): value for name, value in vars(args).items() if name.startswith(prefix)}
@@ -116,7 +116,7 @@ def _set_scheduler(args: Namespace) -> bool:
             )
         raise UsageError(f"Pool '{args.pool}' gets its hosts by: airflow dtrain hosts add --pool {args.pool}")
     if "setup" in given:
-        given["setup"] = read_text(given["setup"], what="setup lines")
+        given["setup"] = read_input(given["setup"], what="setup lines").text
     kind = scheduler_kind(backend)
     before = known.scheduler if known is not None and known.backend == backend else {}
     if unknown := [option for option in args.unset if names.get(option) not in before]:

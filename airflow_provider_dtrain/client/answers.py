@@ -40,11 +40,26 @@ class ConfigLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConfigSummary:
+    """The experiment that a configuration describes."""
+
+    pool: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Validation:
     """Problems of a configuration, and without errors its effective values."""
 
     problems: list[PlacedProblem]
     effective: list[ConfigLine]
+    summary: ConfigSummary | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedTemplate:
+    """Problems of a template."""
+
+    problems: list[PlacedProblem]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.control import Archived, Change
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.rank_results import CommandResult, ProfileRequest, Stacks
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UsageError, UserError
 from airflow_provider_dtrain.resources.bulk import Freed
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
@@ -362,16 +362,23 @@ class ClientTrials:
         """Return a data frame with a row per trial, by id, and a column ``hparams.NAME`` per hyperparameter.
 
         :param where: filter expression; empty: all trials
-        :raises ModuleNotFoundError: pandas is not installed
+        :raises UsageError: pandas is not installed
         """
-        import pandas
-
+        pandas = _pandas()
         rows = []
         for one in reversed(self.list(where=where)):
             row = asdict(one)
             hparams = row.pop("hparams")
             rows.append({**row, **{f"hparams.{name}": value for name, value in _flat(hparams).items()}})
         return pandas.DataFrame(rows).set_index("trial_id") if rows else pandas.DataFrame()
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise UsageError("frame() needs pandas. Install it: pip install pandas") from None
+    return pandas
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -437,10 +444,9 @@ class Trial:
     def frame(self, group: str | None = None) -> pandas.DataFrame:
         """Return its reports as a data frame with a column per metric.
 
-        :raises ModuleNotFoundError: pandas is not installed
+        :raises UsageError: pandas is not installed
         """
-        import pandas
-
+        pandas = _pandas()
         from airflow_provider_dtrain.terminal.trials import metric_row
 
         reports = self.metrics(group)

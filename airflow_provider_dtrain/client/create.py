@@ -5,50 +5,60 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from pathlib import Path
-from urllib.parse import quote
 
 from airflow_provider_dtrain.client import submission
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
-from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start
-from airflow_provider_dtrain.errors import ConfigError, Problem, UsageError
+from airflow_provider_dtrain.client.submission import Start
+from airflow_provider_dtrain.core.page_paths import experiment_page, run_page
+from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.resources.reproductions import Reproduction
 from airflow_provider_dtrain.terminal.following import (
     ExperimentProgress,
     cause,
     comparison_of,
     given_secrets,
+    inference_of,
     show_started,
 )
+from airflow_provider_dtrain.terminal.input_text import read_input
 from airflow_provider_dtrain.terminal.output import confirm, note
 
 DAG = "dtrain_experiment"
 
 
+def require_dag(dag: str) -> None:
+    """Raise an error if the server does not trigger a DAG.
+
+    :raises UsageError: it is another one than that which ``airflow dtrain init`` writes
+    """
+    if dag != DAG:
+        raise UsageError(f"--dag must be {DAG} here, got {dag!r}: the server triggers only this DAG.")
+
+
 def create(args: Namespace) -> int:
     """Check configuration and code, send them, and start the experiment. With ``--follow``, exit 1 if it fails."""
-    if args.dag != DAG:
-        raise UsageError(f"--dag must be {DAG} here, got {args.dag!r}: the server triggers only this DAG.")
+    require_dag(args.dag)
     session = session_of(args)
-    text = _text(args.config)
+    given = read_input(args.config, what="configuration")
     is_stdin = args.config == "-"
     started = submission.create(
         session,
-        text,
-        base=Path.cwd() if is_stdin else Path(args.config).absolute().parent,
+        given.text,
+        base=given.folder,
         model_dir=args.model_dir,
         template=args.template,
         name=DAG if is_stdin else Path(args.config).stem or DAG,
-        source="standard input" if is_stdin else args.config,
-        agree=_agreed,
+        source=given.name,
+        agree=agreed,
         notify=note,
     )
-    return _show(args, session, started)
+    return show_start(args, session, started)
 
 
-def _agreed(folder: Path) -> bool:
+def agreed(folder: Path) -> bool:
     """Return whether the user agrees to send a folder. Without a terminal, the user cannot be asked."""
     return sys.stdin.isatty() and confirm(f"The template names {folder} as the code. Send this folder?", yes=False)
 
@@ -56,32 +66,15 @@ def _agreed(folder: Path) -> bool:
 def fork(args: Namespace) -> int:
     """Start an experiment with configuration, code and secrets of another one."""
     session = session_of(args)
-    text = None if args.config is None else _text(args.config)
-    return _show(args, session, submission.fork(session, args.experiment_id, text))
+    text = None if args.config is None else read_input(args.config, what="configuration").text
+    return show_start(args, session, submission.fork(session, args.experiment_id, text))
 
 
 def reproduce(args: Namespace) -> int:
     """Run a trial again from its record. With ``--follow``, exit 0 only if the weights are equal."""
     session = session_of(args)
     started = submission.reproduce(session, args.trial_id, given_secrets(args.secret))
-    return _show(args, session, started, reproduces=args.trial_id)
-
-
-def _text(path: str) -> str:
-    """Return a configuration.
-
-    :raises ConfigError: it cannot be read
-    """
-    try:
-        if path == "-":
-            return sys.stdin.buffer.read(CONFIG_MOST + 1).decode()
-        with open(path, "rb") as file:
-            return file.read(CONFIG_MOST + 1).decode()
-    except OSError as error:
-        message = f"the configuration cannot be read: {error.strerror}. Name a YAML file, or - for standard input"
-    except UnicodeDecodeError as error:
-        message = f"not UTF-8: {error.reason} at byte {error.start}"
-    raise ConfigError([Problem(path="", message=message)], source=path)
+    return show_start(args, session, started, reproduces=args.trial_id)
 
 
 class _ServerRun:
@@ -112,17 +105,30 @@ class _ServerRun:
             metric=found.metric,
             best=found.best,
             best_trial=found.best_trial,
+            **(
+                self.patience.of(lambda: inference_of(self.source, found.experiment_id))
+                if found.max_trials <= 1
+                else {}
+            ),
         )
+
+    def page(self, experiment: int) -> str:
+        """Return the address of the page of its experiment."""
+        return f"{self.session.server.url}/{experiment_page(experiment)}"
 
     def cause(self, experiment: int) -> str:
         """Return why the experiment failed in a sentence."""
         return self.patience.of(lambda: cause(self.source, experiment, self.dag_run))
 
 
-def _show(args: Namespace, session: Session, started: Start, *, reproduces: int | None = None) -> int:
+def show_start(args: Namespace, session: Session, started: Start, *, reproduces: int | None = None) -> int:
+    """Print a started experiment, follow it if ``args`` says so, and return the exit code.
+
+    :param reproduces: the trial that it runs again
+    """
     for warning in started.warnings:
         note(f"Warning: {warning}")
-    page = f"{session.server.url}/dags/{started.dag}/runs/{quote(started.dag_run)}"
+    page = f"{session.server.url}/{run_page(started.dag, started.dag_run)}"
     row = {"name": started.name or None, "dag": started.dag, "dag_run": started.dag_run, "page": page}
     run = _ServerRun(session, started)
     if reproduces is None:

@@ -47,15 +47,16 @@ def _later(module: str, name: str) -> Function:
 def _shared(command: Command) -> Function:
     """Return the function of a command of both programs, with records and control requests of a server."""
 
-    def run(args: Namespace) -> None:
+    def run(args: Namespace) -> int | None:
         from airflow_provider_dtrain.client.control import ServerControl
+        from airflow_provider_dtrain.client.documents import ServerDocuments
         from airflow_provider_dtrain.client.live_views import PatientSource
         from airflow_provider_dtrain.client.source import ServerSource
         from airflow_provider_dtrain.terminal.shared import run_shared
 
         session = session_of(args)
         source = PatientSource(session) if getattr(args, "watch", False) else ServerSource(session)
-        run_shared(command, args, source, ServerControl(session))
+        return run_shared(command, args, source, ServerControl(session), ServerDocuments(session))
 
     return run
 
@@ -71,6 +72,7 @@ FUNCTIONS: dict[str, Function] = {
     "login.logout": logout,
     **{one.target: _shared(one) for one in _all_commands() if one.port is not None},
     "experiments_create.create": _later("create", "create"),
+    "infer.infer": _later("infer", "infer"),
     "experiments_create.fork": _later("create", "fork"),
     "experiments_create.reproduce": _later("create", "reproduce"),
     "trials_logs.logs": _later("logs", "logs"),
@@ -111,8 +113,6 @@ _MORE = {"experiments": _EXPERIMENTS, "e": _EXPERIMENTS, "trials": _TRIALS, "t":
 _THERE = "machine of Airflow"
 #: Commands that need this machine.
 _OF_AIRFLOW = re.compile(r"\bairflow (?:dtrain|connections|dags|db|pools|providers|scheduler|tasks|triggerer)\b")
-#: ``trials describe`` has the reason for which a trial waits.
-_EXPLAIN = re.compile(r"\bairflow dtrain explain (\d+)")
 #: Groups of which this program has only some commands.
 _HELP = {"hosts": "List and change hosts (on the machine of Airflow: airflow dtrain hosts add registers one)"}
 
@@ -138,14 +138,13 @@ def commands() -> tuple[Group | Command, ...]:
 def with_own_commands() -> Callable[[str], str]:
     """Return a function that names commands in texts as this program has them, and says where the others run."""
     names = "|".join(
-        f"{group.name} (?:{'|'.join(command.name for command in group.commands)})"
-        for group in commands()
-        if isinstance(group, Group)
+        f"{one.name} (?:{'|'.join(command.name for command in one.commands)})" if isinstance(one, Group) else one.name
+        for one in commands()
     )
     own = re.compile(rf"(?<!{_THERE}: )\bairflow dtrain (?=(?:{names})\b)")
 
     def words(text: str) -> str:
-        text = own.sub("dtrain ", _EXPLAIN.sub(r"dtrain trials describe \1", text))
+        text = own.sub("dtrain ", text)
         return f"{text} (on the {_THERE})" if _OF_AIRFLOW.search(text) and _THERE not in text else text
 
     return words

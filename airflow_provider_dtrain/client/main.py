@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow_provider_dtrain import __version__
 from airflow_provider_dtrain.client.definition import ALLOW_HTTP, CA, FUNCTIONS, SERVER, commands, with_own_commands
@@ -27,9 +27,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(FUNCTIONS[args.target], args)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Parser whose errors and help texts name commands as this program has them."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(with_own_commands()(message))
+
+    def format_help(self) -> str:
+        return with_own_commands()(super().format_help())
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    found = argparse.ArgumentParser(prog="dtrain", description=_DESCRIPTION)
+    found = _Parser(prog="dtrain", description=_DESCRIPTION)
     found.add_argument("--version", action="version", version=f"airflow-provider-dtrain {__version__}")
     below = found.add_subparsers(metavar="COMMAND", required=True)
     for one in commands():

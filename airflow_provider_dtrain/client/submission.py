@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from airflow_provider_dtrain.client.answers import DagRun, ForkSource, Started, StoredCode, Validation
+from airflow_provider_dtrain.client.answers import DagRun, ForkSource, PlacedProblem, Started, StoredCode, Validation
 from airflow_provider_dtrain.client.local_config import NAME_FOLDER, own_model_dir
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.core.control_characters import escaped
@@ -32,23 +32,35 @@ class Start:
     warnings: tuple[str, ...] = ()
 
 
-def checked(session: Session, text: str, template: str | None, source: str) -> tuple[dict[str, str], tuple[str, ...]]:
+def checked(
+    session: Session, text: str, template: str | None, source: str, inference: Mapping[str, Any] | None = None
+) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return values of the effective configuration by their paths, and warnings.
 
     :param source: name of the configuration in messages
+    :param inference: options of a batch inference that override the configuration
     :raises ConfigError: all problems at once
     """
-    body = {"config": text, "template": template, "payload": ""}
+    body = {"config": text, "template": template, "payload": "", "inference": inference}
     found = session.send("POST", "/configs/validate", body).record(Validation)
-    errors = [one for one in found.problems if one.severity == "error"]
+    raise_problems(found.problems, source)
+    warnings = [one for one in found.problems if one.severity == "warning"]
+    words = tuple(f"{one.path}: {one.message}" if one.path else one.message for one in warnings)
+    return {line.path: _value(line.text) for line in found.effective if line.path}, words
+
+
+def raise_problems(problems: Sequence[PlacedProblem], source: str) -> None:
+    """Raise an error if a text has problems that are more than warnings.
+
+    :param source: name of the text in messages
+    :raises ConfigError: all of them at once
+    """
+    errors = [one for one in problems if one.severity == "error"]
     if errors:
         raise ConfigError(
             [Problem(path=escaped(one.path), message=escaped(f"{one.message} (line {one.line})")) for one in errors],
             source=source,
         )
-    warnings = [one for one in found.problems if one.severity == "warning"]
-    words = tuple(f"{one.path}: {one.message}" if one.path else one.message for one in warnings)
-    return {line.path: _value(line.text) for line in found.effective if line.path}, words
 
 
 def _value(line: str) -> str:
@@ -127,6 +139,7 @@ def create(
     source: str,
     agree: Callable[[Path], bool],
     notify: Callable[[str], None],
+    inference: Mapping[str, Any] | None = None,
 ) -> Start:
     """Check a configuration, send its code, and start it.
 
@@ -135,16 +148,20 @@ def create(
     :param source: name of the configuration in messages
     :param agree: returns whether the user agrees to a folder of the code that a template names
     :param notify: prints a message
+    :param inference: options of a batch inference that override the configuration
     """
     from airflow_provider_dtrain.hosts.work_tree import git_state
 
     if len(text.encode()) > CONFIG_MOST:
         raise ConfigError([Problem(path="", message="larger than 1 MiB, the most that is accepted")], source=source)
-    values, warnings = checked(session, text, template, source)
+    values, warnings = checked(session, text, template, source, inference)
     folder = code_folder(text, values.get("model_dir", ""), base, model_dir, agree)
     digest = upload(session, folder, notify)
     git = asdict(git_state(folder))
-    body = {"config": text, "template": template, "payload": digest, "default_name": name, "git": git}
+    body = {
+        "config": text, "template": template, "payload": digest, "default_name": name, "git": git,
+        "inference": inference,
+    }  # fmt: skip
     found = start(session, body)
     shown = values.get("name", "null")
     return replace(found, name=name if shown in ("null", "") else shown, warnings=warnings)

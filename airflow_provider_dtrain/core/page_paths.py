@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 ROOT = "plugin/dtrain"
 
 
@@ -23,3 +25,8 @@ def trials_page(experiment_id: int) -> str:
 def queue_page(allocation_id: int) -> str:
     """Return the path of the queue's page, with a gang to show."""
     return f"{ROOT}/queue?gang={allocation_id}"
+
+
+def run_page(dag_id: str, run_id: str) -> str:
+    """Return the path of the page of a DAG run's experiments, which shows the experiment once it is planned."""
+    return f"dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}/plugin/dtrain-run"

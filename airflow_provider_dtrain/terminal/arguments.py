@@ -239,7 +239,7 @@ class Command:
     target: str
     args: tuple[Arg, ...]
     #: What a command that both programs have needs from them, besides records; None: each program has its own code.
-    port: Literal["source", "control"] | None = None
+    port: Literal["source", "control", "documents"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,6 +305,11 @@ def action(noun: str, verb: str, help: str, *args: Arg, function: str | None = N
 def reads(noun: str, verb: str, help: str, *args: Arg, function: str | None = None) -> Command:
     """Return a command of both programs that only reads. Its function is in this package."""
     return replace(action(noun, verb, help, *args, function=function), port="source")
+
+
+def checks(module: str, verb: str, help: str, *args: Arg, function: str | None = None) -> Command:
+    """Return a command of both programs for templates and configurations. Its function is in this package."""
+    return replace(action(module, verb, help, *args, function=function), port="documents")
 
 
 def controls(noun: str, verb: str, help: str, *args: Arg) -> Command:

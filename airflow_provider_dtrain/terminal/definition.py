@@ -357,13 +357,13 @@ def _templates(group: str) -> Group:
         name=group,
         help="Stored templates" + (" (short for: templates)" if group == "tpl" else ""),
         commands=(
-            _command("templates", "list", "List the templates", details, function="list_templates"),
-            _command("templates", "describe", "Show a template", a.TEMPLATE, version),
-            _command("templates", "versions", "List every version of a template", a.TEMPLATE),
-            _command(
+            a.checks("templates", "list", "List the templates", details, function="list_templates"),
+            a.checks("templates", "describe", "Show a template", a.TEMPLATE, version),
+            a.checks("templates", "versions", "List every version of a template", a.TEMPLATE),
+            a.checks(
                 "templates", "set", "Create or change a template", a.TEMPLATE, file, _DRY_RUN, function="set_template"
             ),
-            _command("templates", "remove", "Remove a template; its versions stay in the history", a.TEMPLATE, a.YES),
+            a.checks("templates", "remove", "Remove a template; its versions stay in the history", a.TEMPLATE, a.YES),
         ),
     )
 
@@ -384,7 +384,7 @@ def _config() -> Group:
         help="Configurations of experiments",
         commands=(
             _command("config", "render", "Print the effective configuration", a.CONFIG, a.WITH_TEMPLATE, origins),
-            _command("config", "validate", "Validate a configuration or template", optional, template),
+            a.checks("configs", "validate", "Validate a configuration or template", optional, template),
         ),
     )
 
@@ -448,8 +448,8 @@ def _small_groups() -> tuple[Group | Command, ...]:
                 ),
             ),
         ),
-        _command(
-            "explain", "explain", "Show whether a request fits now or ever, or why it waits", request, a.WITH_TEMPLATE
+        a.checks(
+            "configs", "explain", "Show whether a request fits now or ever, or why it waits", request, a.WITH_TEMPLATE
         ),
         _simulate(),
         _maintenance(),

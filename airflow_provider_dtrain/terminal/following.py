@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_text, result_text
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.resources.reproductions import Verdict
@@ -31,7 +32,8 @@ POLL_S: Final = 1.0
 _TRIALS_MOST: Final = 1000
 #: State of a DAG run without an experiment -> what it waits for.
 _WAITS: Final = {
-    "queued": "it waits for Airflow's scheduler. If it stays queued, check that the scheduler runs.",
+    "queued": "it waits for Airflow's scheduler. If it stays queued, check that the scheduler runs and that the DAG is "
+    "not paused.",
     "running": "its task experiment.plan has to write the plan of the experiment.",
 }
 
@@ -87,6 +89,9 @@ class Run(Protocol):
     def progress(self) -> ExperimentProgress | None:
         """Return its experiment, None until it is planned."""
 
+    def page(self, experiment: int) -> str:
+        """Return the address of the page of its experiment."""
+
     def cause(self, experiment: int) -> str:
         """Return why the experiment failed in a sentence."""
 
@@ -117,7 +122,8 @@ def show_started(
         experiment = None if found is None else found.experiment
         more = {} if compared is None else {"reproduction": asdict(compared)}
         of_run = {name: getattr(found, name, None) for name in facts}
-        show_one(args, {**row, "experiment_id": experiment, **of_run, **more})
+        page = row["page"] if experiment is None else run.page(experiment)
+        show_one(args, {**row, "page": page, "experiment_id": experiment, **of_run, **more})
     # A completed trial that does not report the metric fails its DAG run, at the choice of the best trial.
     is_counted = compared is None or compared.state is not TrialState.COMPLETED or state == "success"
     code = _end(run, state, found) if is_counted else 0
@@ -133,10 +139,14 @@ def _followed(run: Run) -> tuple[str, ExperimentProgress | None]:
     """Print changes until the DAG run has ended, and return its state and its experiment."""
     note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
     shown: object = None
+    is_planned = False
     while True:
         state, found = run.state(), run.progress()
         # The rate of a batch inference changes all the time: a line is printed for each percent.
         now = state if found is None else replace(found, inference="", computed="").line + str(found.percent)
+        if found is not None and not is_planned:
+            note(f"The page of experiment {found.experiment} is {run.page(found.experiment)}")
+        is_planned = found is not None
         if now != shown and (found is not None or state in _WAITS):
             line = f"DAG run {run.dag_run} is {state}: {_WAITS[state]}" if found is None else found.line
             note(f"{time.strftime('%H:%M:%S')}  {line}")
@@ -170,6 +180,18 @@ def cause(source: Source, experiment: int, dag_run: str) -> str:
     if first is None:
         return f"For the cause, see the log of the task experiment.best of DAG run {dag_run}."
     return f"Trial {first.trial_id}: {first.reason}"
+
+
+def inference_of(source: Source, experiment: int) -> dict[str, Any]:
+    """Return the progress of a batch inference for :class:`ExperimentProgress`, nothing of any other experiment."""
+    found = source.trials(experiment=experiment, state=None, tags=(), limit=1)
+    if not found or (progress := found[0].shards) is None:
+        return {}
+    return {
+        "percent": int(progress.share * 100),
+        "inference": inference_text(progress),
+        "computed": f": {result_text(progress)}",
+    }
 
 
 def comparison_of(source: Source, experiment: int) -> Reproduction | None:

@@ -102,7 +102,7 @@ def test_the_run_is_named_with_its_page_and_the_configuration_with_its_warnings(
     given = source(tmp_path, "python train.py", "checkpoint_policy: all\nrecords_per_epoch: 5\ndebug: true\n")
     assert experiments_create.start(ARGS, hook, given) == 0
     shown = capsys.readouterr()
-    assert json.loads(shown.out[shown.out.index("{") :])["page"].endswith("/dags/d/runs/run")
+    assert json.loads(shown.out[shown.out.index("{") :])["page"].endswith("/dags/d/runs/run/plugin/dtrain-run")
     assert "Warning: debug" in shown.err
 
 

@@ -80,7 +80,7 @@ def test_the_queue_shows_number_reason_and_expected_start_of_a_waiting_job(
     assert (row.job.number, row.job.scheduler, row.job.expected_at) == ("4711", "slurm", at)
     assert (row.position, row.queue_class, row.state_text) == (None, None, "waiting")
     assert row.expected_at == at
-    found = explain_trial(store, ticket.trial_id)
+    found = explain_trial(store, AllRights(), ticket.trial_id)
     assert (found.outlook, found.job, found.reason) == ("later", "4711", "The nodes are in use.")
     assert (found.position, found.queue_class) == (None, None)
     assert found.expected == f"about {at:%Y-%m-%d %H:%MZ}, as its scheduler estimates"
@@ -98,7 +98,7 @@ def test_an_estimate_that_moves_little_is_not_written(store: Store, ticket: Tick
     assert store.cluster_page.version() != version
     report(store, job, JobPhase.WAITING)
     assert store.external_jobs.get(job.job_id).expected_at is None
-    assert explain_trial(store, ticket.trial_id).expected is None
+    assert explain_trial(store, AllRights(), ticket.trial_id).expected is None
 
 
 def test_the_cluster_shows_jobs_nodes_and_partitions(

@@ -38,6 +38,9 @@ QUERIES = {
 CONFIG = {"config": "name: x\nentrypoint: python t.py\n"}
 BODIES = {
     "/configs/validate": CONFIG,
+    "/configs/explain": CONFIG,
+    "/templates/validate": {"text": "max_restarts: 1"},
+    "/templates/{name}": {"text": "max_restarts: 1"},
     "/experiments": CONFIG,
     "/experiments/actions": {"action": "tag", "experiment_ids": [1], "tags": ["a"]},
     "/code": {},

@@ -47,7 +47,9 @@ def test_only_routes_that_read_have_the_rule_to_read(app) -> None:
         for method in route.methods
         if method not in READING and Rule(route.openapi_extra["x-dtrain-rule"]) is Rule.READ
     }
-    assert reads_only <= {("/api/v1/configs/validate", "POST")}
+    assert reads_only <= {
+        (f"/api/v1/{path}", "POST") for path in ("configs/validate", "configs/explain", "templates/validate")
+    }
 
 
 def inputs(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

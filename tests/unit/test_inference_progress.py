@@ -162,6 +162,6 @@ def test_the_progress_of_a_list_has_shards_and_an_expected_end() -> None:
 
 def test_the_result_names_what_was_computed_and_what_was_there() -> None:
     resumed = ShardCounts(total=80, missing=3, rows=20_000, rows_done=19_250, done=3, done_rows=750)
-    assert result_text(resumed) == "3 of 80 shards computed, 20,000 rows in the output folder"
+    assert result_text(progress(resumed)) == "3 of 80 shards computed, 20,000 rows in the output folder"
     finished = ShardCounts(total=80, missing=0, rows=20_000, rows_done=20_000, is_published=True)
-    assert result_text(finished) == "nothing computed, because the output folder had all 80 shards"
+    assert result_text(progress(finished)) == "nothing computed, because the output folder had all 80 shards"

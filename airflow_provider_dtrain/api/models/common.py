@@ -41,3 +41,9 @@ class ErrorAnswer(Model):
     """Body of every answer with a status of 400 or more."""
 
     detail: ErrorDetail
+
+
+class Done(Model):
+    """Outcome of a change without another answer."""
+
+    message: str

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from airflow_provider_dtrain.api.bounds import PATH_CHARS
+from airflow_provider_dtrain.api.bounds import NUMBER_MOST, PATH_CHARS
 from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.store.queries.rights import ID_MOST
+
+Option = Annotated[str, Field(max_length=PATH_CHARS)] | None
 
 
 class ConfigLine(Model):
@@ -32,13 +33,34 @@ class ShownConfig(Model):
     lines: list[ConfigLine]
 
 
-class Document(Model):
-    """A configuration that a user types: body of a validation, and of a start."""
+class InferenceOptions(Model):
+    """Options of a batch inference, which override those of a configuration. None = as the configuration says."""
+
+    processor: Option = None
+    inputs: Annotated[list[Annotated[str, Field(max_length=PATH_CHARS)]], Field(max_length=1000)] | None = None
+    outputs: Option = None
+    weights: Option = None
+    batch_size: Option = None
+    on_bad_shard: Option = None
+    on_bad_row: Option = None
+    slots: Annotated[int, Field(ge=1, le=NUMBER_MOST)] | None = None
+    pool: Option = None
+
+
+class ConfigText(Model):
+    """A configuration as a user writes it."""
 
     #: YAML.
     config: str = Field(max_length=1024 * 1024)
     #: Name of a stored template; None: the one that the configuration names.
     template: Annotated[str, Field(max_length=PATH_CHARS)] | None = None
+    #: Of a batch inference.
+    inference: InferenceOptions | None = None
+
+
+class Document(ConfigText):
+    """A configuration that a user types: body of a validation, and of a start."""
+
     #: Experiment whose code the new one uses, and whose sealed secrets the masked values stand for.
     fork_of: Annotated[int, Field(le=ID_MOST)] | None = None
     #: Digest of code that was sent to ``/code``; empty: the client sends it later. None: the code of the fork, or that
@@ -82,16 +104,14 @@ class Validation(Model):
     effective: list[ConfigLine]
 
 
-class TemplateRow(Model):
-    """One stored template."""
+class TemplateText(Model):
+    """Body of a check and of a change of a template."""
 
-    name: str
-    version: int
-    set_by: str
-    set_at: datetime
+    #: YAML.
+    text: str = Field(max_length=1024 * 1024)
 
 
-class Templates(Model):
-    """All stored templates."""
+class CheckedTemplate(Model):
+    """Problems of a template."""
 
-    rows: list[TemplateRow]
+    problems: list[PlacedProblem]

@@ -1,4 +1,4 @@
-"""Templates, validation as a user types, and the start of experiments."""
+"""Validation as a user types, and the start of experiments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_dtrain.api.execution import READ_DEADLINE_S, WRITE_DEADLIN
 from airflow_provider_dtrain.api.fork_source import fork_source as source_of_fork
 from airflow_provider_dtrain.api.forks import payload_of
 from airflow_provider_dtrain.api.init_dags import DAG_ID, trigger
-from airflow_provider_dtrain.api.models.configs import Document, TemplateRow, Templates, Validation
+from airflow_provider_dtrain.api.models.configs import Document, Validation
 from airflow_provider_dtrain.api.models.experiments import ForkSource, NewExperiment, Started
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
@@ -23,14 +23,6 @@ from airflow_provider_dtrain.store.queries.rights import readable_experiment
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
 router = APIRouter(route_class=StoreRoute, tags=["starting"], responses=ERRORS)
-
-
-@router.get("/templates", **guarded(Rule.READ))
-def templates(call: CallDep) -> Templates:
-    """Return the stored templates by name."""
-    names = ("name", "version", "set_by", "set_at")
-    found = call.store.templates.list()
-    return Templates(rows=[TemplateRow(**{name: getattr(one, name) for name in names}) for one in found])
 
 
 @router.post("/configs/validate", response_model=Validation, **guarded(Rule.READ))

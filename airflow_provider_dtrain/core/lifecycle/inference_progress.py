@@ -48,6 +48,9 @@ class InferenceProgress:
     total: int
     #: Shards with results, also from earlier attempts and runs.
     done: int
+    #: Shards that were missing when the attempt began, and those of them that it has finished.
+    missing: int
+    computed: int
     skipped: int
     failed: int
     rows: int | None
@@ -84,6 +87,8 @@ def inference_progress(counts: ShardCounts, *, now_s: float, is_live: bool) -> I
     return InferenceProgress(
         total=total,
         done=done,
+        missing=counts.missing,
+        computed=counts.done,
         skipped=counts.skipped,
         failed=counts.failed,
         rows=counts.rows,
@@ -136,12 +141,12 @@ def inference_text(progress: InferenceProgress) -> str:
     return ", ".join(parts)
 
 
-def result_text(counts: ShardCounts) -> str:
+def result_text(progress: InferenceProgress) -> str:
     """Return what an ended batch inference has computed, e.g. ``3 of 80 shards computed, ...``."""
-    if not counts.missing:
-        return f"nothing computed, because the output folder had all {counts.total:,} shards"
-    rows = counts.rows_done + counts.done_rows
-    return f"{counts.done:,} of {counts.total:,} shards computed, {rows:,} rows in the output folder"
+    if not progress.missing:
+        return f"nothing computed, because the output folder had all {progress.total:,} shards"
+    shards = f"{progress.computed:,} of {progress.total:,} shards computed"
+    return f"{shards}, {progress.rows_done:,} rows in the output folder"
 
 
 class ShardState(StrEnum):

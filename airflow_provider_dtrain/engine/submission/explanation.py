@@ -9,12 +9,14 @@ from airflow_provider_dtrain.engine.submission.fit import ASKED, placed, request
 from airflow_provider_dtrain.engine.submission.job_outlook import before_submission, of_job, waiting_reason
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.resources.explanations import Explanation
+from airflow_provider_dtrain.store.queries.rights import readable_trial
 from airflow_provider_dtrain.store.queries.tasks import place_of, task_ref
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.store.queries.rights import Rights
     from airflow_provider_dtrain.store.records.trials import AttemptView, TaskView
     from airflow_provider_dtrain.store.store import Store
 
@@ -49,12 +51,12 @@ def explain_config(store: Store, pool: str, config: ExperimentConfig, source: st
     )
 
 
-def explain_trial(store: Store, trial_id: int) -> Explanation:
+def explain_trial(store: Store, rights: Rights, trial_id: int) -> Explanation:
     """Explain why a trial waits, or where it runs.
 
-    :raises NotFoundError: there is no such trial
+    :raises NotFoundError: there is no such trial, or the user may not read its DAG
     """
-    trial = store.trials.get(trial_id)
+    trial = readable_trial(store, rights, trial_id)
     view = store.attempts.get(trial.attempt_id)
     silence = store.queue_view.silence(view)
     is_followed = not silence.is_loss
@@ -83,21 +85,20 @@ def explain_trial(store: Store, trial_id: int) -> Explanation:
     )
 
 
-def explain_gang(store: Store, allocation_id: int, request: str) -> Explanation:
+def explain_gang(store: Store, rights: Rights, allocation_id: int) -> Explanation:
     """Explain a gang by its own id, because a gang of a sensor has no trial yet.
 
-    :param request: name of the gang
-    :raises NotFoundError: no such gang waits or holds slots
+    :raises NotFoundError: no such gang waits or holds slots, or the user may not read its DAG
     """
     task = next((one for one in store.queue_view.tasks() if one.allocation_id == allocation_id), None)
-    if task is None:
+    if task is None or not rights.may_read(task.key.dag_id):
         raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain queue list")
     silence = store.queue_view.silence(task)
     is_followed = not silence.is_loss
     waits = task.position is not None
     reason = task.reason or (_unpassed(store, task) if waits else None)
     return Explanation(
-        request=request,
+        request=f"gang:{allocation_id}",
         of=task.experiment,
         task=task_ref(task.key),
         trial=task.trial_id,

@@ -1,30 +1,28 @@
-"""``airflow dtrain templates``."""
+"""Commands for templates."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.terminal.output import confirm, hint, is_table, note, show, show_one, user
+from airflow_provider_dtrain.terminal.input_text import read_input
+from airflow_provider_dtrain.terminal.output import confirm, hint, is_table, note, show, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.resources.templates import Template
+    from airflow_provider_dtrain.terminal.documents import Documents
 
 
-@command
-def list_templates(args: Namespace) -> None:
+def list_templates(args: Namespace, documents: Documents) -> None:
     """List the templates."""
-    rows = [_row(template, details=args.details) for template in _hook().store.templates.list()]
+    rows = [_row(template, details=args.details) for template in documents.templates(with_text=args.details)]
     show(args, rows, empty="No templates. Add one: airflow dtrain templates set NAME FILE")
 
 
-@command
-def describe(args: Namespace) -> None:
+def describe(args: Namespace, documents: Documents) -> None:
     """Show a template, or one of its earlier versions."""
-    found = _hook().store.templates.get(args.name, args.template_version)
+    found = documents.template(args.name, args.template_version)
     if is_table(args):
         what = f"Template '{found.name}', version {found.version}, {'removed' if found.removed else 'set'}"
         note(f"{what} {found.set_at:%Y-%m-%d %H:%MZ} by {found.set_by}")
@@ -33,48 +31,37 @@ def describe(args: Namespace) -> None:
         show_one(args, _row(found, details=True))
 
 
-@command
-def versions(args: Namespace) -> None:
+def versions(args: Namespace, documents: Documents) -> None:
     """List every version of a template, the latest first."""
-    found = sorted(_hook().store.templates.versions(args.name), key=lambda template: -template.version)
+    found = sorted(documents.template_versions(args.name), key=lambda template: -template.version)
     show(args, [{**_row(template, details=False), "removed": template.removed} for template in found])
     hint(f"airflow dtrain templates describe {args.name} --version {found[-1].version}")
 
 
-@command
-def set_template(args: Namespace) -> None:
+def set_template(args: Namespace, documents: Documents) -> None:
     """Create or change a template if it is valid."""
-    from airflow_provider_dtrain.cli._inputs import check_template, read
-
-    source = read(args.file, what="template")
-    check_template(source)
+    given = read_input(args.file, what="template")
+    for warning in documents.check_template(given).warnings:
+        note(f"Warning: {warning}")
     if args.dry_run:
         note(f"Template '{args.name}' is valid; nothing was stored.")
         return
-    version = _hook().store.templates.set(args.name, source.text, by=user())
-    show_one(args, {"name": args.name, "version": version})
-    hint(f"airflow dtrain configs render CONFIG --template {args.name}")
+    stored = documents.set_template(args.name, given)
+    show_one(args, {"name": stored.name, "version": stored.version})
+    hint(f"airflow dtrain configs validate CONFIG --template {args.name}")
 
 
-@command
-def remove(args: Namespace) -> None:
+def remove(args: Namespace, documents: Documents) -> None:
     """Remove a template. Its versions stay in the history."""
-    store = _hook().store
-    template = store.templates.get(args.name)
+    template = documents.template(args.name, None)
     if not confirm(f"Remove template '{template.name}' (version {template.version})?", yes=args.yes):
         note("Nothing was changed.")
         return
-    store.templates.remove(template.name, by=user())
+    documents.remove_template(template.name)
     note(
         f"Template '{template.name}' is removed. To bring it back: airflow dtrain templates describe {template.name} "
         f"--version {template.version} > FILE, then airflow dtrain templates set {template.name} FILE"
     )
-
-
-def _hook() -> DtrainHook:
-    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-
-    return DtrainHook()
 
 
 def _row(template: Template, *, details: bool) -> dict[str, object]:
