@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
     from airflow_provider_dtrain.resources.ranks import AttemptRanks
     from airflow_provider_dtrain.resources.reproductions import TrialReproductions
+    from airflow_provider_dtrain.resources.results import ResultPreview
     from airflow_provider_dtrain.resources.telemetry import Profile
     from airflow_provider_dtrain.resources.timeline import TrialTimeline
     from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
@@ -125,6 +126,12 @@ class StoreSource:
         from airflow_provider_dtrain.store.queries.profiles import profile_of
 
         return profile_of(self.store, self.rights, trial_id, attempt)
+
+    def results(self, trial_id: int) -> ResultPreview:
+        """Return the first results of a batch inference."""
+        from airflow_provider_dtrain.store.queries.results import result_preview
+
+        return result_preview(self.store, self.rights, trial_id)
 
     def checkpoints(self, trial_id: int) -> TrialCheckpoints:
         """Return all checkpoints of a trial, oldest first."""

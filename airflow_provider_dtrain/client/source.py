@@ -20,6 +20,7 @@ from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReport
 from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.reproductions import TrialReproductions
+from airflow_provider_dtrain.resources.results import ResultPreview
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialPage, TrialSummary
@@ -119,6 +120,10 @@ class ServerSource:
     def profile(self, trial_id: int, *, attempt: int | None) -> Profile:
         """Return timings and system metrics of an attempt."""
         return self._of_trial(trial_id, "profile", attempt=attempt).record(Profile)
+
+    def results(self, trial_id: int) -> ResultPreview:
+        """Return the first results of a batch inference."""
+        return self._of_trial(trial_id, "results").record(ResultPreview)
 
     def checkpoints(self, trial_id: int) -> TrialCheckpoints:
         """Return all checkpoints of a trial, oldest first."""

@@ -31,6 +31,8 @@ MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES = 64 << 10, 4000
 #: Metrics of one report, and characters of one name.
 METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
 #: Shards of a batch inference, characters of the words that name one, shards and columns that a manifest event lists.
+#: Rows, columns, and characters of a value of the first results of a batch inference.
+PREVIEW_ROWS, PREVIEW_COLUMNS, PREVIEW_TEXT = 100, 40, 200
 SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100, 4096
 #: Tensors, or groups of them, of which a record of weights has digests, and hexadecimal digits of each.
 WEIGHTS_LIMIT, WEIGHT_DIGITS = 256, 8
@@ -274,6 +276,27 @@ def _schema(value: Any, source: EventSource) -> bool:
     )
 
 
+def _columns(value: Any, source: EventSource) -> bool:
+    is_short = _text(PREVIEW_TEXT)
+    return (
+        isinstance(value, list)
+        and len(value) <= PREVIEW_COLUMNS
+        and all(
+            isinstance(one, list) and len(one) == 2 and all(is_short(text, source) for text in one) for one in value
+        )
+    )
+
+
+def _preview(value: Any, source: EventSource) -> bool:
+    is_cell = _maybe(_text(PREVIEW_TEXT))
+    return (
+        isinstance(value, list)
+        and len(value) <= PREVIEW_ROWS
+        and all(isinstance(row, list) and len(row) <= PREVIEW_COLUMNS for row in value)
+        and all(is_cell(cell, source) for row in value for cell in row)
+    )
+
+
 def _digest(value: Any, _: EventSource) -> bool:
     return isinstance(value, str) and _HEX.fullmatch(value) is not None and len(value) == 64
 
@@ -332,20 +355,25 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
     "stopped": {"step": _maybe(_count)},
     "invalid_hp": {"reason": _maybe(_text(1 << 16))},
     "shards": {
-        "total": _shard, "missing": _shard, "rows": _maybe(_count), "rows_done": _count, "location": _text(4096),
+        "total": _shard, "missing": _shard, "rows": _maybe(_count), "rows_done": _count,
+        "rows_bad": _maybe(_count), "location": _text(4096),
         "batch_size": _maybe(_count), "resumed": _flag, "finished": _maybe(_text(4096)),
     },
     "shard_started": {"shard": _shard, "label": _text(LABEL_LIMIT), "tries": _count},
     "shard_done": {
-        "shard": _shard, "rows": _count, "bytes": _count, "part": _maybe(_text(4096)), "sha256": _text(64),
+        "shard": _shard, "rows": _count, "rows_bad": _maybe(_count), "bytes": _count,
+        "part": _maybe(_text(4096)), "sha256": _text(64),
         "seconds": _number,
     },
     "shard_failed": {
         "shard": _shard, "label": _text(LABEL_LIMIT), "error": _text(4096), "tries": _count, "is_final": _flag,
     },
     "shard_skipped": {"shard": _shard, "label": _text(LABEL_LIMIT), "error": _text(4096)},
+    "results_preview": {
+        "shard": _shard, "label": _text(LABEL_LIMIT), "columns": _columns, "columns_in_all": _count, "rows": _preview,
+    },
     "manifest": {
-        "location": _text(4096), "rows": _count, "rows_skipped": _count, "shards": _shard, "bytes": _count,
+        "location": _text(4096), "rows": _count, "rows_bad": _count, "shards": _shard, "bytes": _count,
         "skipped": _skipped,
         "sha256": _text(64), "schema": _schema,
     },

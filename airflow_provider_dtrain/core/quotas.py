@@ -25,6 +25,7 @@ RESERVED_KINDS = frozenset(
         "stopped",
         "invalid_hp",
         "shards",
+        "results_preview",
         "shard_failed",
         "shard_skipped",
         "manifest",

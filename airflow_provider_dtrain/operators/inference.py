@@ -45,7 +45,7 @@ class BatchInferenceOperator(TrialOperator):
         (templated)
     :param batch_size: rows per batch, or ``auto``; None = the configuration's, else 64 (templated)
     :param on_bad_shard: ``fail`` or ``skip``; None = the configuration's, else ``fail`` (templated)
-    :param on_bad_row: ``fail`` or ``skip``; None = the configuration's, else ``fail`` (templated)
+    :param on_bad_row: ``fail``, ``skip`` or ``mark``; None = the configuration's, else ``fail`` (templated)
     :param slots: number of slots of the gang; None = the configuration's, else 1 (templated)
     :param host_pool: pool of hosts; None = the configuration's (templated)
     """

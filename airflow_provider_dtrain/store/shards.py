@@ -18,7 +18,7 @@ from airflow_provider_dtrain.store.database.transactions import Database, reads
 #: Latest events of a rank that are read: it works on few shards at a time.
 LATEST_EVENTS = 1000
 #: Kind of the event with the number of shards, and of the last event.
-SHARDS, MANIFEST = "shards", "manifest"
+SHARDS, MANIFEST, PREVIEW = "shards", "manifest", "results_preview"
 _COUNTED = (*SHARD_KINDS, MANIFEST)
 
 
@@ -70,6 +70,18 @@ class Shards:
         ]
 
     @reads
+    def preview(self, conn: Connection, trial_id: int) -> Mapping[str, Any] | None:
+        """Return the first report of a trial's first results, None without one."""
+        query = (
+            sa.select(events.c.body)
+            .join(attempts, attempts.c.id == events.c.attempt_id)
+            .where(attempts.c.trial_id == trial_id, events.c.kind == PREVIEW)
+            .order_by(events.c.id)
+            .limit(1)
+        )
+        return conn.scalars(query).first()
+
+    @reads
     def troubles(self, conn: Connection, trial_id: int, *, most: int) -> list[Mapping[str, Any]]:
         """Return the latest reports about shards that failed or were set aside, latest first."""
         query = (
@@ -84,12 +96,16 @@ class Shards:
 
 # As floating point numbers: a sum of integers that a host chose could overflow in the database.
 _ROWS = sa.func.sum(sa.case((events.c.kind == DONE, events.c.body["rows"].as_float()), else_=0.0))
+_BAD_ROWS = sa.func.sum(
+    sa.case((events.c.kind == DONE, sa.func.coalesce(events.c.body["rows_bad"].as_float(), 0.0)), else_=0.0)
+)
 _TOTALS = (
     sa.select(
         events.c.attempt_id,
         events.c.kind,
         sa.func.count().label("number"),
         _ROWS.label("rows"),
+        _BAD_ROWS.label("bad_rows"),
         sa.func.min(events.c.at).label("first"),
         sa.func.max(events.c.at).label("last"),
     )
@@ -125,12 +141,15 @@ def _counts(begun: Mapping[str, Any], totals: Iterable[Any]) -> ShardCounts:
         rows=begun.get("rows"),
         rows_done=begun["rows_done"],
         finished=begun.get("finished"),
+        bad_rows=begun.get("rows_bad") or 0,
     )
     for row in totals:
         match row.kind:
             case "shard_done":
                 last = _seconds(row.last)
-                counts = replace(counts, done=row.number, done_rows=int(row.rows or 0), last_end_s=last)
+                bad_rows = counts.bad_rows + int(row.bad_rows or 0)
+                rows = int(row.rows or 0)
+                counts = replace(counts, done=row.number, done_rows=rows, bad_rows=bad_rows, last_end_s=last)
             case "shard_started":
                 counts = replace(counts, first_start_s=_seconds(row.first))
             case "shard_failed":

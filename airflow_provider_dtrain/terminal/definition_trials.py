@@ -134,7 +134,11 @@ def infer() -> Command:
     slots = Arg(("--slots",), help="Number of slots (default: the configuration's, else 1)", type=a.count, metavar="N")
     size = Arg(("--batch-size",), help="Rows per batch, or auto", metavar="N|auto")
     bad = Arg(("--on-bad-shard",), help="End of a shard that failed three times", choices=("fail", "skip"))
-    row = Arg(("--on-bad-row",), help="End of a shard with a row that cannot be read", choices=("fail", "skip"))
+    row = Arg(
+        ("--on-bad-row",),
+        help="A bad row fails its shard, or is left out or marked",
+        choices=("fail", "skip", "mark"),
+    )
     pool = Arg(("--pool",), help="Pool of hosts", type=a.name)
     return action(
         "infer",
@@ -292,6 +296,7 @@ def trial(group: str) -> Group:
             _reproduce(),
             reads("profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
             reads("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
+            reads("results", "results", "Show the first rows of the results of a batch inference", a.TRIAL),
             action("trials_outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),
             action("trials_outputs", "download", "Copy these files to a folder on this machine", a.TRIAL, paths, to),
             action(

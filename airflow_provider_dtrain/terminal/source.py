@@ -15,6 +15,7 @@ from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.reproductions import TrialReproductions
+from airflow_provider_dtrain.resources.results import ResultPreview
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
@@ -67,6 +68,9 @@ class Source(Protocol):
 
         :param attempt: its number; None = the latest
         """
+
+    def results(self, trial_id: int) -> ResultPreview:
+        """Return the first results of a batch inference."""
 
     def checkpoints(self, trial_id: int) -> TrialCheckpoints:
         """Return all checkpoints of a trial, oldest first."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_dtrain.api.routes import shards as route
+from airflow_provider_dtrain.cli._store_source import StoreSource
+from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.core.config import assemble
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.terminal.results import results as show_results
 from testbed.stores import host
 from tests.support.api_world import Api
+from tests.support.http_api import HttpApi
 
 SECTION = {"processor": "m:P", "outputs": {"path": "/out"}}
 
@@ -93,3 +97,49 @@ def test_shards_of_another_dag_do_not_exist(store, inference) -> None:
     for refusal in (mine, other):
         status, code, message = refusal("GET", f"/trials/{ticket.trial_id}/shards")
         assert (status, code, message) == (404, "not_found", f"There is no trial {ticket.trial_id}.")
+
+
+EVIL = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
+
+
+def preview(shard=0, rows=(("1", None), (EVIL, "2")), columns=(("id", "int64"), (EVIL, "string"))):
+    return {
+        "kind": "results_preview", "shard": shard, "label": f"part-{shard}", "columns": [list(one) for one in columns],
+        "columns_in_all": len(columns), "rows": [list(row) for row in rows],
+    }  # fmt: skip
+
+
+def test_the_first_reported_results_are_shown_as_texts_to_users_who_may_read_logs(store, inference) -> None:
+    api = Api(store)
+    ticket = inference(began(5, 5))
+    path = f"/trials/{ticket.trial_id}/results"
+    assert (api.get(path)["columns"], api.get(path)["rows"]) == ([], [])
+    inference(preview(3), preview(0, rows=()))
+    page = api.get(path)
+    assert (page["shard"], page["label"], page["rows"]) == (3, "part-3", [["1", None], [EVIL, "2"]])
+    assert page["columns"][1] == {"name": EVIL, "type": "string"}
+    assert Api(store, logs=False).refusal("GET", path)[:2] == (403, "forbidden")
+    assert Api(store, readable=set()).refusal("GET", path)[:2] == (404, "not_found")
+
+
+def test_results_reach_a_terminal_without_its_control_characters(
+    store, inference, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    ticket = inference(began(5, 5), preview())
+    with HttpApi(Api(store)) as server:
+        assert main(["trials", "results", str(ticket.trial_id), "--server", server.url]) == 0
+        shown = capsys.readouterr()
+        show_results(parser().parse_args(["trials", "results", str(ticket.trial_id)]), StoreSource(store))
+        assert shown.out == capsys.readouterr().out
+    assert not {"\x1b", "\u202e"} & set(shown.out)
+    assert "onerror" in shown.out
+
+
+def test_bad_rows_are_counted_over_attempts_and_named_in_the_progress(store, inference) -> None:
+    ticket = inference({**began(5, 3), "rows_bad": 4}, shard("started", 2), shard("done", 2, rows=7, rows_bad=3))
+    page = Api(store).get(f"/trials/{ticket.trial_id}/shards")
+    assert (page["rows_bad"], page["on_bad_row"]) == (7, "fail")
+    assert ", 7 bad rows" in page["words"]
+    (row,) = Api(store).get("/trials")["rows"]
+    assert row["shards"]["rows_bad"] == 7

@@ -29,7 +29,7 @@ from tests.support.task_facts import task_of
 
 ROOT = Path(__file__).parents[2]
 KEY = TrialKey(dag_id="d", run_id="r", task_id="infer")
-MANIFEST = {"location": "/elsewhere", "rows": 9, "rows_skipped": 0, "shards": 3, "bytes": 99, "skipped": [],
+MANIFEST = {"location": "/elsewhere", "rows": 9, "rows_bad": 0, "shards": 3, "bytes": 99, "skipped": [],
             "sha256": "ab", "schema": {"label": "int64"}}  # fmt: skip
 
 

@@ -12,55 +12,16 @@ pytest.importorskip("torch")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from tests.support.inference import PROCESSOR, ROWS, rows, rows_of_a_loop, write_input  # noqa: E402
-from tests.support.ranks import run_ranks  # noqa: E402
+from tests.support.inference import ROWS, rows, rows_of_a_loop, write_input  # noqa: E402
+from tests.support.inference_ranks import events, infer, well  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-#: pyarrow imports pandas with the first list that becomes a column.
-IMPORTS = "pandas pyarrow.parquet"
-PROGRAM = """
-import sys
-from airflow_provider_dtrain.train.inference.__main__ import main
-sys.exit(main([]))
-"""
 
 
 @pytest.fixture
 def place(tmp_path):
     write_input(tmp_path)
     return tmp_path
-
-
-def infer(
-    place, size=1, *, run="t1.1.7", folder="out", inputs=None, failures=None, code=PROCESSOR, config=None, **section
-):
-    """Run the program on some ranks, in a folder with the processor, and return what they left."""
-    run_dir = place / f"run-{len(list(place.iterdir()))}"
-    run_dir.mkdir()
-    (run_dir / "processors.py").write_text(code)
-    (run_dir / "script.py").write_text(PROGRAM)
-    outputs = {"path": str(place / folder), "columns": ["id"], "row_id": "row", **section.pop("outputs", {})}
-    settings = {
-        "processor": "processors:Model",
-        "inputs": {"path": str(place / "in"), "shard_rows": 50} if inputs is None else inputs,
-        "outputs": outputs,
-        "batch_size": 16,
-        **section,
-    }
-    context = {"config": {"inference": settings, **(config or {})}, "hparams": {}, "shard_failures": failures or {}}
-    env = {"DTRAIN_RUN": f"store-{run}", "DTRAIN_TEST_IMPORTS": IMPORTS}
-    return run_ranks(run_dir / "script.py", run_dir, size, context=context, env=env)
-
-
-def well(ranks):
-    for rank in ranks:
-        assert rank.exit_code == 0, rank.output
-    return ranks
-
-
-def events(ranks, kind):
-    return [event for rank in ranks for event in rank.events if event["kind"] == kind]
 
 
 @pytest.fixture(scope="module")
@@ -217,10 +178,10 @@ def test_a_row_that_cannot_be_read_is_left_out_and_named_in_the_manifest(place):
 
     assert rows(place) == [{"row": 0, "n": 1}, {"row": 2, "n": 3}]
     manifest = json.loads((place / "out" / "_manifest.json").read_text())
-    assert (manifest["rows_skipped"], [row["row"] for row in manifest["bad_rows"]]) == (1, [1])
+    assert (manifest["rows_bad"], [row["row"] for row in manifest["bad_rows"]]) == (1, [1])
     assert manifest["bad_rows"][0]["name"] == f"{place}/in.jsonl line 2"
-    assert events(ranks, "manifest")[0]["rows_skipped"] == 1
-    assert ranks[0].said("2 rows in .*; 1 row left out")
+    assert events(ranks, "manifest")[0]["rows_bad"] == 1
+    assert ranks[0].said("2 rows in .*; 1 bad row")
 
 
 @pytest.mark.parametrize("option", ["on_bad_shard", "on_bad_row"])

@@ -53,6 +53,32 @@ class Poisoned(Model):
             raise ValueError("row 450 is poison")
         return super().process_batch(batch, batch_idx)
 
+class BadRows(Model):
+    """Cannot compute rows 450 and 470, and changes its batch before that."""
+    def process_batch(self, batch, batch_idx):
+        self.ctx.add_metrics({"seen": len(batch["id"])}, reducer="sum")
+        ids = batch["id"].clone()
+        batch["x"] *= 1
+        for bad in (450, 470):
+            if (ids == bad).any():
+                batch["x"] += 100
+                raise ValueError(f"row {bad} is bad")
+        return super().process_batch(batch, batch_idx)
+
+class BadShard(Model):
+    """Cannot compute any row of the shard that holds row 450."""
+    def process_batch(self, batch, batch_idx):
+        if ((batch["id"] >= 450) & (batch["id"] < 500)).any():
+            raise ValueError("this shard is bad")
+        return super().process_batch(batch, batch_idx)
+
+class BadBatch(Model):
+    """Cannot compute a batch of several rows, but each row alone."""
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 450).any() and len(batch["id"]) > 1:
+            raise ValueError("too many rows")
+        return super().process_batch(batch, batch_idx)
+
 class Flaky(Model):
     """Fails once in the shard that holds row 450, after some of its batches."""
     def process_batch(self, batch, batch_idx):

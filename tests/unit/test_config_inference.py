@@ -35,7 +35,7 @@ def test_the_stored_section_has_every_default_and_runs_the_program_of_the_ranks(
     assert effective.document["inference"] == {
         "processor": "models:Digits",
         "inputs": {"path": ["s3://bucket/rows"]},
-        "outputs": {"path": "/out", "format": "parquet", "columns": [], "overwrite": False},
+        "outputs": {"path": "/out", "format": "parquet", "columns": [], "preview": 20, "overwrite": False},
         "batch_size": 64,
         "on_bad_shard": "fail",
         "on_bad_row": "fail",

@@ -113,7 +113,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "shard_failed": {"shard": 3, "label": "part-3", "error": "poison", "tries": 3, "is_final": True},
     "shard_skipped": {"shard": 3, "label": "part-3", "error": "poison"},
     "manifest": {
-        "location": "/out", "rows": 90, "rows_skipped": 0, "shards": 9, "bytes": 999, "skipped": [{"shard": 3}],
+        "location": "/out", "rows": 90, "rows_bad": 0, "shards": 9, "bytes": 999, "skipped": [{"shard": 3}],
         "sha256": "a" * 64, "schema": {"label": "int64"},
     },
 }  # fmt: skip

@@ -23,7 +23,7 @@ from airflow_provider_dtrain.errors import ConfigError, FunctionError
 from airflow_provider_dtrain.operators.inference import BatchInferenceOperator
 from airflow_provider_dtrain.operators.search import SelectBestTrialOperator
 
-MANIFEST = {"location": "s3://bucket/out", "rows": 9, "rows_skipped": 0, "shards": 3, "bytes": 99, "skipped": [],
+MANIFEST = {"location": "s3://bucket/out", "rows": 9, "rows_bad": 0, "shards": 3, "bytes": 99, "skipped": [],
             "sha256": "ab", "schema": {"label": "int64"}}  # fmt: skip
 RESULT = {"experiment_id": 3, "trial_id": 7, "state": "completed", "manifest": MANIFEST}
 #: XCom of a training task.

@@ -35,6 +35,8 @@ class Shards(Model):
     #: Rows of the whole input; None: not known.
     rows: int | None
     rows_done: int
+    #: Rows without a result, because they could not be read or computed.
+    rows_bad: int
     #: From 0 to 1.
     share: float
     rows_per_s: float | None
@@ -42,7 +44,8 @@ class Shards(Model):
     eta_s: float | None
     #: The progress in words.
     words: str
-    #: Output folder.
+    #: Output folder, and what happens to bad rows.
     location: str
+    on_bad_row: Literal["fail", "skip", "mark"]
     #: Latest first, at most 100.
     troubles: list[ShardTrouble]

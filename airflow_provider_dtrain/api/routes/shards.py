@@ -53,11 +53,13 @@ def shards(call: CallDep, trial_id: int) -> Shards:
         **_numbers(states, progress),
         rows=counts.rows,
         rows_done=progress.rows_done,
+        rows_bad=progress.rows_bad,
         share=progress.share if counts.total else 0.0,
         rows_per_s=progress.rows_per_s,
         eta_s=progress.eta_s,
         words=inference_text(progress) if counts.total else "",
         location=str(section["outputs"]["path"]),
+        on_bad_row=section.get("on_bad_row") or "fail",
         troubles=[_trouble(one) for one in store.shards.troubles(trial_id, most=TROUBLES_MOST)],
     )
 

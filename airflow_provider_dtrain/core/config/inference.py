@@ -199,6 +199,8 @@ class InferenceOutputs(Section):
     row_id: Line | None = None
     #: Column -> type. None: the types of the first results.
     column_types: Annotated[dict[Line, TypeName], Field(min_length=1)] | None = Field(default=None, alias="schema")
+    #: First rows that the trial's page shows. 0: none is stored.
+    preview: Annotated[int, Field(ge=0, le=100)] = 20
     #: Replace the results of another input, other code or other weights.
     overwrite: bool = False
 
@@ -228,8 +230,9 @@ class Inference(Section):
     batch_size: BatchSize = 64
     #: End of a run with a shard that failed three times: ``skip`` sets the shard aside.
     on_bad_shard: Literal["fail", "skip"] = "fail"
-    #: End of a shard with a row that cannot be read: ``skip`` leaves the row out.
-    on_bad_row: Literal["fail", "skip"] = "fail"
+    #: End of a shard with a row that cannot be read or computed: ``skip`` leaves the row out, ``mark`` writes its error
+    #: into the column ``error``.
+    on_bad_row: Literal["fail", "skip", "mark"] = "fail"
     #: ``outputs.path`` is a folder of the Airflow machine, which fetches the results from the hosts.
     collect: bool = False
     #: Compile the model of the processor with ``torch.compile``.

@@ -29,6 +29,8 @@ class ShardCounts:
     #: Shards that the attempt has finished or set aside, and the rows of the former.
     done: int = 0
     done_rows: int = 0
+    #: Bad rows of the shards that are finished.
+    bad_rows: int = 0
     skipped: int = 0
     #: Failures that ranks of the attempt reported.
     failed: int = 0
@@ -55,6 +57,8 @@ class InferenceProgress:
     failed: int
     rows: int | None
     rows_done: int
+    #: Rows without a result, because they could not be read or computed.
+    rows_bad: int
     #: From 0 to 1: of the rows, or of the shards while the number of rows is not known.
     share: float
     #: Of all ranks together in this attempt; None: no shard has ended yet.
@@ -93,6 +97,7 @@ def inference_progress(counts: ShardCounts, *, now_s: float, is_live: bool) -> I
         failed=counts.failed,
         rows=counts.rows,
         rows_done=rows_done,
+        rows_bad=counts.bad_rows,
         share=_share(counts, done, rows_done),
         rows_per_s=rows_per_s,
         eta_s=eta_s,
@@ -134,6 +139,8 @@ def inference_text(progress: InferenceProgress) -> str:
     parts = [f"{percent} % done", f"{progress.done:,} of {progress.total:,} shards"]
     if progress.skipped:
         parts.append(f"{progress.skipped:,} set aside")
+    if progress.rows_bad:
+        parts.append(_bad_rows_text(progress.rows_bad))
     if progress.rows_per_s is not None:
         parts.append(f"{progress.rows_per_s:,.0f} rows/s")
     if progress.eta_s is not None:
@@ -146,7 +153,12 @@ def result_text(progress: InferenceProgress) -> str:
     if not progress.missing:
         return f"nothing computed, because the output folder had all {progress.total:,} shards"
     shards = f"{progress.computed:,} of {progress.total:,} shards computed"
-    return f"{shards}, {progress.rows_done:,} rows in the output folder"
+    bad = f", {_bad_rows_text(progress.rows_bad)}" if progress.rows_bad else ""
+    return f"{shards}, {progress.rows_done:,} rows in the output folder{bad}"
+
+
+def _bad_rows_text(number: int) -> str:
+    return f"{number:,} bad row{'' if number == 1 else 's'}"
 
 
 class ShardState(StrEnum):

@@ -102,7 +102,7 @@ def _manifest(store: Store, view: AttemptView) -> ManifestResult:
         return {"manifest": None}
     body = found[-1].body
     # The location is that of the configuration, whatever a host reports.
-    own = {name: body[name] for name in ("rows", "rows_skipped", "shards", "bytes", "skipped", "sha256", "schema")}
+    own = {name: body[name] for name in ("rows", "rows_bad", "shards", "bytes", "skipped", "sha256", "schema")}
     return {"manifest": {"location": section["outputs"]["path"], **own}}
 
 

@@ -98,7 +98,7 @@ class _EntryForm(BaseModel, strict=True, extra="forbid"):
         max_length=METRICS_LIMIT
     )
     rows_read: _Count
-    rows_skipped: _Count
+    rows_bad: _Count
     bad_rows: list[Annotated[tuple[_Count, _Text, _Text], _Lax]] = Field(max_length=BAD_ROWS_LIMIT)
 
 

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.values import JsonObject
 
 #: Settings of the section ``inference`` that do not change a row of the output.
 _WITHOUT_EFFECT = frozenset({"inputs", "weights", "on_bad_shard", "collect", "batch_size"})
-_OUTPUTS_WITHOUT_EFFECT = frozenset({"path", "overwrite"})
+_OUTPUTS_WITHOUT_EFFECT = frozenset({"path", "overwrite", "preview"})
 _CHUNK_BYTES = 2**20
 _LIBRARY = __name__.partition(".")[0]
 

@@ -70,10 +70,10 @@ class FinishedShard:
     schema: Mapping[str, str] = field(default_factory=dict)
     #: Metric -> (reducer, value, weight), see :mod:`airflow_provider_dtrain.train.inference.metrics`.
     metrics: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    #: Rows of the input, which are also rows of the output unless the processor returned none.
+    #: Rows of the input with a result, which are also rows of the output unless the processor returned none.
     rows_read: int = 0
-    #: Rows of the input that could not be read and were left out.
-    rows_skipped: int = 0
+    #: Rows of the input that could not be read or computed: left out, or marked in the output.
+    rows_bad: int = 0
     #: The first of them: row id, name and error.
     bad_rows: Sequence[Sequence[Any]] = field(default_factory=list)
 
@@ -332,7 +332,7 @@ class Ledger:
             "location": self.folder.location,
             "rows": sum(entry.rows for entry in ordered),
             "rows_read": sum(entry.rows_read for entry in ordered),
-            "rows_skipped": sum(entry.rows_skipped for entry in ordered),
+            "rows_bad": sum(entry.rows_bad for entry in ordered),
             "bytes": sum(entry.size for entry in ordered),
             "schema": merged_schema(ordered),
             "metrics": dict(metrics),
@@ -417,7 +417,7 @@ def manifest_event(manifest: Mapping[str, Any], digest: str, *, shards: int) -> 
     :param digest: sha256 of its file
     :param shards: number of all shards
     """
-    names = ("location", "rows", "rows_skipped", "bytes", "schema")
+    names = ("location", "rows", "rows_bad", "bytes", "schema")
     skipped = [one["shard"] for one in manifest["skipped"]][:SKIPPED_MOST]
     return {**{name: manifest[name] for name in names}, "shards": shards, "skipped": skipped, "sha256": digest}
 

@@ -37,6 +37,12 @@ class ShardMetrics:
             values.append(number(name, value))
             weights.append(weight)
 
+    def copy(self) -> ShardMetrics:
+        """Return the same metrics, to which others can be added."""
+        found = ShardMetrics()
+        found._values = {name: (kind, values[:], weights[:]) for name, (kind, values, weights) in self._values.items()}
+        return found
+
     def parts(self) -> dict[str, Part]:
         """Return the shard's part of each metric, as JSON."""
         found: dict[str, Part] = {}

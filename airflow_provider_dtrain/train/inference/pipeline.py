@@ -7,27 +7,33 @@ import importlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.files.digests import describe
+from airflow_provider_dtrain.train.inference.bad_rows import copied_columns, isolated
 from airflow_provider_dtrain.train.inference.inputs import BadRow, Input, InputBatch
 from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Ledger
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.output_folder import explained
+from airflow_provider_dtrain.train.inference.outputs.marks import ERROR_CHARACTERS, marked
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.outputs.result_copy import copied
 from airflow_provider_dtrain.train.inference.outputs.rows import to_rows
 from airflow_provider_dtrain.train.inference.outputs.writers import PartWriter
 from airflow_provider_dtrain.train.inference.shards import Shard
 
+if TYPE_CHECKING:
+    import pyarrow
+
 #: Batches that are read ahead, and batches that wait for the writer.
 READ_AHEAD = 4
 WRITE_BEHIND = 4
-#: Rows of a shard that could not be read and that its entry names, and characters of their errors.
-BAD_ROWS_MOST, ERROR_CHARACTERS = 20, 300
+#: Bad rows of a shard that its entry names.
+BAD_ROWS_MOST = 20
 _END = object()
 
 
@@ -112,16 +118,26 @@ class Work:
     started_at: float = field(default_factory=time.monotonic)
     rows: int = 0
     bad_rows: list[BadRow] = field(default_factory=list)
+    #: First rows of the output, if they were asked for.
+    first_rows: list[pyarrow.RecordBatch] = field(default_factory=list)
     #: First error of any stage. The shard's output is discarded.
     error: BaseException | None = None
 
 
 class PartOutput:
-    """The part of one shard, written by the writer's thread."""
+    """The part of one shard, written by the writer's thread.
 
-    def __init__(self, ledger: Ledger, options: OutputOptions) -> None:
+    :param previews: number of first rows that are kept
+    """
+
+    def __init__(self, ledger: Ledger, options: OutputOptions, previews: int = 0) -> None:
         self._ledger = ledger
         self._options = options
+        self._previews = previews
+        #: Bad rows that wait for the next rows, and no rows with the columns of the last ones.
+        self._bad_rows: list[BadRow] = []
+        self._none: pyarrow.RecordBatch | None = None
+        self._first: list[pyarrow.RecordBatch] = []
         self._open: contextlib.ExitStack | None = None
         self._path: Any = None
         self._file: Any = None
@@ -132,6 +148,19 @@ class PartOutput:
         rows = to_rows(result, batch, self._options)
         if rows is None:
             return
+        self._write(marked(rows, batch.ids, self._bad_rows, self._options))
+        self._bad_rows.clear()
+
+    def mark(self, bad_rows: Sequence[BadRow]) -> None:
+        """Append rows for bad rows, with the next batch or at the end: before, the columns may not be known."""
+        if self._options.marks:
+            self._bad_rows += bad_rows
+
+    def _write(self, rows: pyarrow.RecordBatch) -> None:
+        self._none = rows.slice(0, 0)
+        if self._previews > 0:
+            self._first.append(rows.slice(0, self._previews))
+            self._previews -= rows.num_rows
         if self._writer is None:
             self._open = contextlib.ExitStack()
             self._path = self._open.enter_context(self._ledger.folder.scratch())
@@ -141,7 +170,15 @@ class PartOutput:
         self._writer.write(rows)
 
     def finish(self, work: Work) -> FinishedShard:
-        """Deliver the part to the output folder and return its entry, which is not recorded yet."""
+        """Deliver the part to the output folder and return its entry, which is not recorded yet.
+
+        :raises InputError: bad rows are marked in the output, and the shard has no other ones
+        """
+        if self._bad_rows and self._none is not None:
+            self._write(marked(self._none, (), self._bad_rows, self._options))
+        elif self._bad_rows and not work.rows:
+            raise InputError(_no_row(work))
+        work.first_rows = self._first
         bad_rows = sorted(work.bad_rows, key=lambda row: row.row_id)
         entry = FinishedShard(
             shard=work.shard.index,
@@ -152,7 +189,7 @@ class PartOutput:
             sha256="",
             metrics=work.metrics.parts(),
             rows_read=work.rows,
-            rows_skipped=len(work.bad_rows),
+            rows_bad=len(work.bad_rows),
             bad_rows=[[row.row_id, row.name, row.error[:ERROR_CHARACTERS]] for row in bad_rows[:BAD_ROWS_MOST]],
         )
         if self._writer is None or self._open is None:
@@ -179,6 +216,11 @@ class PartOutput:
             # Closing flushes, which a full disk refuses again.
             with contextlib.suppress(OSError):
                 self._open.close()
+
+
+def _no_row(work: Work) -> str:
+    first = work.bad_rows[0]
+    return f"No row of the shard can be read or computed. The first error, of {first.name}: {first.error}"
 
 
 class Pipeline:
@@ -224,23 +266,33 @@ class Pipeline:
         self._reader = ShardReader(self._source, shard, batch_size, pins=self._pins, after=self._reader)
         return Work(shard, self._reader)
 
-    def compute(self, work: Work) -> None:
-        """Compute a shard. Its last rows are written and its entry is recorded in the background."""
+    def compute(self, work: Work, *, isolates: bool = False) -> None:
+        """Compute a shard. Its last rows are written and its entry is recorded in the background.
+
+        :param isolates: rows that cannot be computed are bad rows, as long as others of the shard can
+        """
         output = self._new_output()
+        are_computed = False
         try:
             index = 0
             for batch in work.reader:
                 if work.error is not None:
                     break
-                work.bad_rows += batch.bad_rows
+                if batch.bad_rows:
+                    self._mark(work, output, batch)
                 if not batch.rows:
                     continue
-                self._begin(work.metrics, batch.rows)
-                result = copied(self._process(self._move(batch.data), index))
+                for part, result in self._results(work, batch, index, isolates=isolates):
+                    if part.rows:
+                        work.rows += part.rows
+                        self._submit(work, output.write, result, part)
+                    else:
+                        are_computed = True
+                        self._mark(work, output, part)
                 index += 1
-                work.rows += batch.rows
-                self._submit(work, output.write, result, batch)
                 self._beat()
+            if are_computed and not work.rows:
+                raise InputError(_no_row(work))
         except Exception as error:
             work.error = work.error or error
         except SystemExit as error:
@@ -248,6 +300,29 @@ class Pipeline:
         finally:
             work.reader.close()
         self._submit(work, self._finish, work, output, always=True)
+
+    def _mark(self, work: Work, output: PartOutput, batch: InputBatch) -> None:
+        work.bad_rows += batch.bad_rows
+        self._submit(work, output.mark, batch.bad_rows)
+
+    def _results(
+        self, work: Work, batch: InputBatch, index: int, *, isolates: bool
+    ) -> Iterator[tuple[InputBatch, Any]]:
+        """Yield the batch with its result, or its parts if some of its rows cannot be computed."""
+        if not isolates:
+            self._begin(work.metrics, batch.rows)
+            yield batch, copied(self._process(self._move(batch.data), index))
+            return
+
+        def process(part: InputBatch) -> Any:
+            metrics = work.metrics.copy()
+            self._begin(metrics, part.rows)
+            result = copied(self._process(self._move(copied_columns(part.data)), index))
+            # Metrics that were added before an exception do not count.
+            work.metrics = metrics
+            return result
+
+        yield from isolated(batch, process, work.shard.label)
 
     def failures(self) -> Iterator[Work]:
         """Yield the shards that have failed in any stage since the last call."""

@@ -59,7 +59,8 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> JsonObject | None:
         found = processor_loader.load(name, context, needs_data=needs_data)
     used = weights.identity()
     weights.release()
-    options = OutputOptions.parse(run.outputs)
+    on_bad_row = settings.get("on_bad_row") or "fail"
+    options = OutputOptions.parse(run.outputs, marks=on_bad_row == "mark")
     source = open_input(
         inputs,
         storage=run.storage,
@@ -67,7 +68,7 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> JsonObject | None:
         collate=found.collate,
         passed=options.columns,
         batch_size=batch_size.configured(settings.get("batch_size")),
-        skips_bad_rows=settings.get("on_bad_row") == "skip",
+        skips_bad_rows=on_bad_row != "fail",
         writes_json=options.format == "jsonl",
     )
     ledger = _ledger(run)

@@ -96,6 +96,7 @@ def announce(
     missing = [begun.shards[index] for index in begun.missing]
     total = rows_of(begun.shards)
     done = sum(entry.rows_read for entry in begun.entries)
+    bad = sum(entry.rows_bad for entry in begun.entries)
     if not missing:
         every = counted(len(begun.shards), "shard")
         log.info("%s of %s done in %s: nothing is left to compute", f"{len(begun.shards):,}", every, folder.location)
@@ -113,6 +114,7 @@ def announce(
             "missing": len(missing),
             "rows": total,
             "rows_done": done,
+            "rows_bad": bad,
             "location": folder.location,
             "batch_size": batch_size,
             "resumed": bool(begun.entries),
@@ -184,7 +186,7 @@ def _publish(
     if digest is not None:
         run.ctx._writer.write("manifest", manifest_event(manifest, digest, shards=len(begun.shards)), sync=True)
     rest = [f"{counted(len(skipped), 'shard')} set aside"] if skipped else []
-    rest += [f"{counted(left_out, 'row')} left out"] if (left_out := manifest["rows_skipped"]) else []
+    rest += [counted(bad, "bad row")] if (bad := manifest["rows_bad"]) else []
     log.info("%s in %s%s", counted(manifest["rows"], "row"), manifest["location"], "".join(f"; {one}" for one in rest))
     run.ctx.set_result({"metrics": dict(found), "rows": manifest["rows"], "location": manifest["location"]})
     return manifest
@@ -199,8 +201,8 @@ def _refuse_nothing(entries: Sequence[FinishedShard], skipped: Sequence[Skipped]
     if any(entry.rows_read for entry in entries) or not (skipped or bad_rows):
         return
     first = f"{skipped[0].label}: {skipped[0].error}" if skipped else str(bad_rows[0])
-    left_out = sum(entry.rows_skipped for entry in entries)
-    counts = f"{counted(len(skipped), 'shard')} set aside, {counted(left_out, 'row')} left out"
+    bad = sum(entry.rows_bad for entry in entries)
+    counts = f"{counted(len(skipped), 'shard')} set aside, {counted(bad, 'bad row')}"
     raise BadShardError(
         f"No row of the input is left: {counts}. The first error: {first.rstrip('.')}. Mend the input or the processor."
     )

@@ -23,6 +23,7 @@ from airflow_provider_dtrain.train.inference.ledger import ERROR_CHARACTERS, NUL
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work
+from airflow_provider_dtrain.train.inference.preview import preview_of
 from airflow_provider_dtrain.train.inference.processor import InferenceContext
 from airflow_provider_dtrain.train.inference.run import InferenceRun
 from airflow_provider_dtrain.train.inference.shards import Shard
@@ -69,12 +70,15 @@ class ShardLoop:
         self._options = options
         self._context = context
         self._skips = run.settings.get("on_bad_shard") == "skip"
+        self._sets_rows_aside = (run.settings.get("on_bad_row") or "fail") != "fail"
         #: Failures per shard, in earlier attempts and in this one.
         self._tries = dict(run.ctx._env.shard_failures)
         #: An earlier attempt died in a shard that is not known for certain, so one shard at a time is on its way.
         self._is_careful = bool(self._tries)
         self._again: list[Shard] = []
         self._has_succeeded = False
+        #: Rows of the preview that this rank may still report.
+        self._previews = options.preview
         #: Column of the output -> its type in the first shard of the gang that has values in it.
         self._types: dict[str, str] = {}
         #: The run was asked to stop, so shards may be missing.
@@ -112,7 +116,7 @@ class ShardLoop:
                 if not self._again:
                     return
             elif self._is_suspect(work.shard):
-                self._pipeline.compute(work)
+                self._pipeline.compute(work, isolates=self._isolates(work.shard))
                 self._drain()
             else:
                 ahead = self._open_ahead()
@@ -168,6 +172,10 @@ class ShardLoop:
     def _is_suspect(self, shard: Shard) -> bool:
         return self._is_careful or self._tries.get(shard.index, 0) > 0
 
+    def _isolates(self, shard: Shard) -> bool:
+        """Return whether rows that cannot be computed are bad rows: at the last try, because an error may pass."""
+        return self._sets_rows_aside and self._tries.get(shard.index, 0) >= MOST_TRIES - 1
+
     def _is_asked_to_stop(self) -> bool:
         return self._ctx._is_stop_requested()
 
@@ -179,7 +187,7 @@ class ShardLoop:
     # -- stages ----------------------------------------------------------------------------------------------------
 
     def _new_output(self) -> PartOutput:
-        return PartOutput(self._ledger, self._options)
+        return PartOutput(self._ledger, self._options, self._previews)
 
     def _begin(self, metrics: ShardMetrics, rows: int) -> None:
         self._context._begin(metrics, rows)
@@ -203,9 +211,38 @@ class ShardLoop:
         self._queue.post(entry)
         self._queue.count_rows(entry.rows_read)
         self._has_succeeded = True
-        facts = {"rows": entry.rows, "bytes": entry.size, "part": entry.part, "sha256": entry.sha256}
+        facts = {
+            "rows": entry.rows,
+            "rows_bad": entry.rows_bad,
+            "bytes": entry.size,
+            "part": entry.part,
+            "sha256": entry.sha256,
+        }
         seconds = round(time.monotonic() - work.started_at, 3)
         self._event("shard_done", {"shard": entry.shard, **facts, "seconds": seconds})
+        if entry.rows_bad:
+            number, name, error = entry.bad_rows[0]
+            log.warning(
+                "Shard %d has %d bad rows, the first one is row %d (%s): %s",
+                entry.shard,
+                entry.rows_bad,
+                number,
+                name,
+                error,
+            )
+        if self._previews and work.first_rows:
+            self._preview(work)
+
+    def _preview(self, work: Work) -> None:
+        """Report the first rows of a shard, on the rank that is the first of the gang to have some."""
+        rows, self._previews = self._previews, 0
+        own = str(self._ctx.distributed.get_rank())
+        if self._ctx.distributed.first_value("preview", own) == own:
+            try:
+                found = preview_of(work.first_rows, rows)
+                self._event("results_preview", {"shard": work.shard.index, "label": work.shard.label, **found})
+            except Exception:  # the results are complete without it
+                log.warning("The first rows of shard %d cannot be shown", work.shard.index, exc_info=True)
 
     def _check_schema(self, entry: FinishedShard) -> None:
         """Raise when the shard's output has other columns or types than earlier ones of the gang.

@@ -58,7 +58,7 @@ for index in range(rank, data["total"], world_size):
     )
 if rank == 0:
     events.write("manifest", {
-        "location": section["outputs"]["path"], "rows": data["total"] * 10, "rows_skipped": 0, "shards": data["total"],
+        "location": section["outputs"]["path"], "rows": data["total"] * 10, "rows_bad": 0, "shards": data["total"],
         "bytes": data["total"] * 100, "skipped": [], "sha256": "b" * 64, "schema": {"label": "int64"},
     }, sync=True)  # fmt: skip
 events.close()

@@ -7,6 +7,6 @@ export type Experiment = Schemas["ForkableExperiment"];
 export type ShownConfig = Schemas["ShownConfig"];
 export type PlacedProblem = Schemas["PlacedProblem"];
 export type Validation = Schemas["Validation"];
-export type Templates = Schemas["Templates"];
+export type Templates = Schemas["TemplateList"];
 export type ForkSource = Schemas["ForkSource"];
 export type Started = Schemas["Started"];

@@ -26,6 +26,7 @@ export type Reproduction = Schemas["Reproduction"];
 export type Reproductions = Schemas["TrialReproductions"];
 export type RankRow = Schemas["RankRow"];
 export type Profile = Schemas["Profile"];
+export type ResultPreview = Schemas["ResultPreview"];
 export type Shards = Schemas["Shards"];
 export type ShardTrouble = Schemas["ShardTrouble"];
 export type Provenance = Schemas["TrialProvenance"];

@@ -13,7 +13,7 @@ export const trialRow = (trial_id: number, values: object = {}) => ({
 export const trial = (trial_id: number, values: object = {}) => ({
   ...trialRow(trial_id), experiment_id: 5, experiment: "resnet", config_id: 1, seed: 1, max_restarts: 3, state_text: "running", expected: null, expected_at: null, queue_class: "fresh",
   priority: 42, slots: 2, pool: "gpus", placement: { "gpu-1": [0, 1] }, failure: null, result: null, gaps: [], limits: [], stragglers: [], metrics: [{ group: "validation", name: "loss" }], best_checkpoint: null,
-  search_id: 1, is_best: false, is_inference: false, may_edit: true, jobs: [], job_use: null,
+  search_id: 1, is_best: false, is_inference: false, shards: null, may_edit: true, jobs: [], job_use: null,
   has_epochs: true, attempts_list: [{ attempt_id: 1, number: 1, state: "running", reason: "", created_at: "2026-01-31T12:00:00Z", granted_at: "2026-01-31T12:00:01Z", started_at: "2026-01-31T12:00:05Z", ended_at: null, placement: { "gpu-1": [0, 1] }, slots: 2, failure: null }],
   ...values,
 });

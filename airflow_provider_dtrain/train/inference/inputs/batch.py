@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row of the input that could not be read and was left out."""
+    """A row of the input that could not be read or computed."""
 
     row_id: int
     #: File or line, for messages.
@@ -38,6 +38,8 @@ class InputBatch:
     row_ids: Sequence[int] | None = None
     #: Rows that were left out before or between these. A batch may have no other ones.
     bad_rows: Sequence[BadRow] = ()
+    #: ``data`` is a map of columns, so that some of the rows are a batch as well.
+    has_columns: bool = True
     #: Column of the input with maps -> its type, which Python's values do not tell.
     maps: Mapping[str, pyarrow.DataType] = field(default_factory=dict)
 

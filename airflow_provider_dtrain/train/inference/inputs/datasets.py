@@ -51,7 +51,7 @@ class MapDataset(Input):
             )
         for start in range(shard.start, shard.stop, batch_size):
             indices = list(range(start, min(start + batch_size, shard.stop)))
-            yield InputBatch(self._collate(self._samples(indices)), len(indices), None, start)
+            yield InputBatch(self._collate(self._samples(indices)), len(indices), None, start, has_columns=False)
 
     def _samples(self, indices: list[int]) -> list[Any]:
         """Return samples the way torch's loaders fetch them."""
@@ -92,7 +92,7 @@ class IterableDataset(Input):
         while self._position < shard.stop:
             start = self._position
             samples = self._take(min(batch_size, shard.stop - start), keep=True)
-            yield InputBatch(self._collate(samples), len(samples), None, start)
+            yield InputBatch(self._collate(samples), len(samples), None, start, has_columns=False)
 
     def _take(self, count: int, *, keep: bool) -> list[Any]:
         assert self._position is not None
@@ -141,7 +141,7 @@ class ShardedDataset(Input):
         samples = iter(self._dataset.open_shard(descriptors[shard.index]))
         first_row = shard.first_row
         while chosen := list(islice(samples, batch_size)):
-            yield InputBatch(self._collate(chosen), len(chosen), None, first_row)
+            yield InputBatch(self._collate(chosen), len(chosen), None, first_row, has_columns=False)
             first_row += len(chosen)
 
     def _descriptors(self) -> Sequence[Any]:

@@ -8,8 +8,11 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import SchemaError
 from airflow_provider_dtrain.train.inference.column_types import parse_type
+from airflow_provider_dtrain.train.inference.preview import ROWS
 
 FORMATS = ("parquet", "jsonl")
+#: Column that ``inference.on_bad_row: mark`` adds.
+ERROR = "error"
 
 
 @dataclass
@@ -23,6 +26,10 @@ class OutputOptions:
     row_id: str | None = None
     #: Declared column -> text of its type.
     declared: Mapping[str, str] = field(default_factory=dict)
+    #: Bad rows are rows of the output, with their errors in a column.
+    marks: bool = False
+    #: First rows that the trial's page shows.
+    preview: int = ROWS
     #: Column -> text of its type, in the order of the output; empty before the first rows.
     known: dict[str, str] = field(default_factory=dict)
     #: Whether the processor returns rows; None before its first result.
@@ -31,9 +38,10 @@ class OutputOptions:
     notes: set[str] = field(default_factory=set)
 
     @classmethod
-    def parse(cls, settings: Mapping[str, Any]) -> OutputOptions:
+    def parse(cls, settings: Mapping[str, Any], *, marks: bool = False) -> OutputOptions:
         """Return the options of the plain mapping.
 
+        :param marks: ``inference.on_bad_row`` is ``mark``
         :raises SchemaError: a value is not valid, or two columns have the same name
         """
         kind = settings.get("format") or "parquet"
@@ -44,10 +52,14 @@ class OutputOptions:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise SchemaError(f"outputs.columns and outputs.row_id have the column {twice[0]!r} twice.")
+        if marks and ERROR in names:
+            raise SchemaError(f"inference.on_bad_row: mark adds the column {ERROR!r}, which outputs has as well.")
         declared = {str(name): str(kind) for name, kind in (settings.get("schema") or {}).items()}
         for text in declared.values():
             parse_type(text)
-        return cls(kind, columns, row_id or None, declared)
+        preview = settings.get("preview")
+        most = ROWS if preview is None else int(preview)
+        return cls(kind, columns, row_id or None, declared, marks=marks, preview=most)
 
     def expect(self, types: Mapping[str, str]) -> None:
         """Require the columns of parts that exist already.

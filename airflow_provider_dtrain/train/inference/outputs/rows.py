@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_provider_dtrain.train.errors import ResultRowsError, SchemaError
 from airflow_provider_dtrain.train.inference.column_types import converted, parse_type, type_text
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
-from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
+from airflow_provider_dtrain.train.inference.outputs.options import ERROR, OutputOptions
 from airflow_provider_dtrain.train.inference.outputs.result_columns import result_columns
 from airflow_provider_dtrain.train.inference.plain_types import widest_type
 
@@ -57,7 +57,11 @@ def _merged(result: dict[str, pa.Array], batch: InputBatch, options: OutputOptio
             f"process_batch returns a column {taken[0]!r}, which outputs.columns or outputs.row_id has as well. "
             "Rename one of them."
         )
+    if options.marks and ERROR in result:
+        raise SchemaError(f"process_batch returns a column {ERROR!r}, which on_bad_row: mark adds as well. Rename it.")
     columns.update(result)
+    if options.marks:
+        columns[ERROR] = pa.nulls(batch.rows, pa.string())
     if not columns:
         raise SchemaError("process_batch returned no column. Return at least one, or None for no rows.")
     return columns

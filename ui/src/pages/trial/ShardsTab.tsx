@@ -11,9 +11,12 @@ import { Loading } from "../../components/Loading";
 import { ProgressBar } from "../../components/ProgressBar";
 import { Stale } from "../../components/Stale";
 import { StateBadge } from "../../components/StateBadge";
+import { count, NONE } from "../../format/numbers";
 import { count, NONE, number } from "../../format/numbers";
+import { lookOf, StateBadge } from "../../components/StateBadge";
 import { duration } from "../../format/times";
 import { LIVE_MS, useData } from "../../hooks/useData";
+import { ResultsPreview } from "./ResultsPreview";
 import { SHARD_STATES, shardCells, type ShardState, shardWords } from "./shardCells";
 import { ENDED } from "./words";
 
@@ -22,6 +25,9 @@ const MOST_CELLS = 2000;
 
 /** State of a shard -> state whose badge it has. */
 const LIKE: Record<ShardState, string> = { done: "completed", running: "running", waiting: "waiting", failed: "failed", skipped: "stopped" };
+
+/** What happens to bad rows. */
+const BAD_ROWS: Record<Shards["on_bad_row"], string> = { fail: "", skip: "left out", mark: "marked in the column error" };
 
 /** State of a shard -> colour of its square. */
 const FILL_OF: Record<ShardState, Fill> = { done: "done", running: "running", waiting: "waiting", failed: "failed", skipped: "foreign" };
@@ -91,8 +97,7 @@ const Progress = ({ shards }: { shards: Shards }) => (
   <Facts
     facts={[
       { label: "Done", value: <ProgressBar share={shards.share} /> },
-      { label: "Rows", value: shards.rows === null ? count(shards.rows_done) : `${count(shards.rows_done)} of ${count(shards.rows)}` },
-      { label: "Rows per second", value: number(shards.rows_per_s) },
+      shards.rows_bad > 0 && { label: "Bad rows", value: `${count(shards.rows_bad)} ${BAD_ROWS[shards.on_bad_row]}` },
       { label: "Time left", value: shards.eta_s === null ? NONE : duration(shards.eta_s) },
       {
         label: "Results",
@@ -129,6 +134,7 @@ export const ShardsTab = ({ trial }: { trial: Trial }) => {
             <Grid shards={data} />
           </>
         )}
+        <ResultsPreview isLive={everyMs !== null} shards={data} trialId={trial.trial_id} />
         {data.troubles.length === 0 ? null : <Troubles rows={data.troubles} />}
       </Stack>
     </Stale>

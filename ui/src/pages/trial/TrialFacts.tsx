@@ -12,6 +12,7 @@ import { Elapsed, Since, Time } from "../../components/Time";
 import { count, NONE, number, plural } from "../../format/numbers";
 import { duration } from "../../format/times";
 import { hparamText } from "../experiment/trialColumns";
+import { inferenceFacts } from "./inferenceFacts";
 import { currentAttempt, ENDED, failureWords, placementWords } from "./words";
 
 /** Hyperparameters that are shown in the header; the configuration has all of them. */
@@ -122,9 +123,10 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
             ? { label: trial.state === "paused" ? "Paused" : "Waits", value: <Waits trial={trial} />, wide: true, first: true }
             : ENDED.has(trial.state)
               ? { label: "Ended", value: <Ended trial={trial} />, first: true }
-              : { label: "Trains", value: <Trains trial={trial} />, wide: true, first: true },
+              : { label: trial.is_inference ? "Computes" : "Trains", value: <Trains trial={trial} />, wide: true, first: true },
           trial.progress !== null && { label: "Progress", value: <Progress progress={trial.progress} />, first: true },
-          {
+          ...inferenceFacts(trial),
+          !trial.is_inference && {
             label: "Best metric",
             first: true,
             value: (
@@ -141,7 +143,7 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
               </>
             ),
           },
-          {
+          !trial.is_inference && {
             label: "Best checkpoint",
             value:
               best === null ? (
@@ -167,7 +169,7 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
           { label: "Task log, DAG run", value: <TaskLinks task={trial.task} /> },
           { label: "Attempts", value: `${plural(trial.attempts, "attempt")}, ${trial.restarts} of ${plural(trial.max_restarts, "restart")} used` },
           { label: "Created", value: <Time at={trial.created_at} /> },
-          { label: "Trained for", value: trial.duration_s === null ? NONE : duration(trial.duration_s) },
+          { label: trial.is_inference ? "Computed for" : "Trained for", value: trial.duration_s === null ? NONE : duration(trial.duration_s) },
           trial.job_use !== null && { label: "Jobs", value: <Jobs trial={trial} use={trial.job_use} />, wide: true },
           { label: "Request", value: `${plural(trial.slots, "slot")} in pool ${trial.pool}, priority ${trial.priority}` },
         ]}

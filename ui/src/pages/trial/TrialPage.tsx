@@ -65,12 +65,12 @@ export const TrialView = ({ id }: { id: string }) => {
   const facts = <TrialFacts metric={experiment?.metric ?? null} trial={data} />;
   const tabs = [
     ...(isFailed ? [{ id: "failure", label: "Failure", content: () => <FailureTab trial={data} /> }] : []),
-    ...(data.is_inference ? [{ id: "shards", label: "Shards", content: () => <ShardsTab trial={data} /> }] : []),
-    { id: "training", label: "Training", content: () => <TrainingTab metric={experiment?.metric ?? null} trial={data} /> },
+    ...(data.is_inference ? [{ id: "shards", label: "Results and shards", content: () => <ShardsTab trial={data} /> }] : []),
+    { id: "training", label: data.is_inference ? "Metrics and timings" : "Training", content: () => <TrainingTab metric={experiment?.metric ?? null} trial={data} /> },
     { id: "media", label: "Media", content: () => <MediaTab trial={data} /> },
     { id: "log", label: "Logs", content: () => <LogTab trial={data} /> },
     { id: "ranks", label: "Ranks", content: () => <RanksTab trial={data} /> },
-    { id: "files", label: "Checkpoints and outputs", content: () => <FilesTab trial={data} /> },
+    { id: "files", label: data.is_inference ? "Files" : "Checkpoints and outputs", content: () => <FilesTab trial={data} /> },
     { id: "comments", label: "Comments", content: () => <CommentsTab path={path} words={`trial ${id}`} /> },
     { id: "profile", label: "Profile", content: () => <ProfileTab trial={data} /> },
     { id: "code", label: "Code", content: () => <CodeTab id={id} kind="trial" /> },
