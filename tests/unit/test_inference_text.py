@@ -353,9 +353,9 @@ def test_an_empty_json_file_has_no_rows(tmp_path):
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
-    from airflow_provider_dtrain.train.inference.inputs import json_format
+    from airflow_provider_dtrain.train.inference.inputs import text_tables
 
-    monkeypatch.setattr(json_format, "LINE_BYTES", 1000)
+    monkeypatch.setattr(text_tables, "LINE_BYTES", 1000)
     (tmp_path / "a.jsonl").write_bytes(b"\x00" * 100_000)
     with pytest.raises(InputError, match="line 1 is longer than"):
         opened(tmp_path).plan()

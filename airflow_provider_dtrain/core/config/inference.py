@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.safe_repr import shown
 
 #: Command that runs a batch inference in the host's interpreter.
 INFERENCE: Final = ("python", "-m", "airflow_provider_dtrain.train.inference")
-InputFormat = Literal["parquet", "csv", "jsonl", "files", "images"]
+InputFormat = Literal["parquet", "csv", "jsonl", "text", "files", "images"]
 OutputFormat = Literal["parquet", "jsonl"]
 
 _PROCESSOR: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")

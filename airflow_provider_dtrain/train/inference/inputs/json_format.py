@@ -20,13 +20,11 @@ from airflow_provider_dtrain.train.inference.inputs.columns import values as ten
 from airflow_provider_dtrain.train.inference.inputs.json_parser import LineParser
 from airflow_provider_dtrain.train.inference.inputs.json_values import as_type, guessed, guessed_exact
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
-from airflow_provider_dtrain.train.inference.inputs.text_tables import Columns, FileStart, ShardText
+from airflow_provider_dtrain.train.inference.inputs.text_tables import Columns, FileStart, ShardText, lines_of
 from airflow_provider_dtrain.train.inference.inputs.text_types import JSON, declared_type, widest
 
 #: Lines that decide the types of a file's columns.
 FIRST_LINES = 1000
-#: Longest line, so that a file of another format does not fill the memory.
-LINE_BYTES = 64 * 1024 * 1024
 #: What a conversion of values raises.
 _MISFITS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
@@ -91,7 +89,7 @@ class JsonFormat:
 
     def records(self, path: str, stream: BinaryIO) -> Iterator[tuple[int, bool]]:
         """Yield the bytes of each line, and whether it is not blank."""
-        for line in _lines(path, stream, 0):
+        for line in lines_of(path, stream, 0):
             yield len(line), not _is_blank(line)
 
     def batches(self, part: ShardText, batch_size: int) -> Iterator[InputBatch]:
@@ -117,7 +115,7 @@ class JsonFormat:
         parser = LineParser(keeps_texts=bool(self._settings.passed or self._settings.types))
         known = part.columns.data.keys() if self._settings.columns is None and part.columns.data else None
         number = part.first
-        for index, line in enumerate(_lines(part.path, part.stream, part.record), part.record + 1):
+        for index, line in enumerate(lines_of(part.path, part.stream, part.record), part.record + 1):
             if _is_blank(line):
                 continue
             try:
@@ -189,20 +187,6 @@ def _unknown_field(path: str, line: int, name: str) -> InputError:
         f"{path}: line {line} has the field {name!r}, which the first {FIRST_LINES} lines of the files do not have. "
         f"Declare it: inputs.schema: {{{name}: json}}. Or name the fields to read in inputs.columns."
     )
-
-
-def _lines(path: str, stream: BinaryIO, record: int) -> Iterator[bytes]:
-    """Yield the lines of a part, without the mark at the beginning of a file.
-
-    :param record: number of the first line in the file
-    """
-    while line := stream.readline(LINE_BYTES + 1):
-        if len(line) > LINE_BYTES:
-            raise InputError(
-                f"{path}: line {record + 1} is longer than {LINE_BYTES >> 20} MiB. JSON lines has one object per line."
-            )
-        yield line
-        record += 1
 
 
 def _is_blank(line: bytes) -> bool:

@@ -8,17 +8,20 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import InputError
 
-FORMATS = ("parquet", "csv", "jsonl", "files", "images")
+FORMATS = ("parquet", "csv", "jsonl", "text", "files", "images")
 #: Formats of texts, whose columns have the types that a user declares.
 TEXT_FORMATS = ("csv", "jsonl")
+#: Formats of files that may be compressed.
+_OF_LINES = (*TEXT_FORMATS, "text")
 #: Suffix -> format. ``files`` has none: any file is one.
 SUFFIXES = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    ".txt": "text",
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"), "images"),
 }
-#: Suffix of a compressed CSV or JSON lines file -> name of the codec in pyarrow.
+#: Suffix of a compressed file -> name of the codec in pyarrow.
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 #: Setting -> the formats that it is for.
 _ONLY_FOR = {"schema": TEXT_FORMATS, "delimiter": ("csv",), "orient": ("images",)}
@@ -124,7 +127,7 @@ def format_of(name: str) -> str | None:
     """Return the format that a file name tells, else None."""
     stem, suffix = split_codec(name)
     found = SUFFIXES.get(_suffix(stem))
-    return found if found in TEXT_FORMATS or suffix is None else None
+    return found if found in _OF_LINES or suffix is None else None
 
 
 def split_codec(name: str) -> tuple[str, str | None]:

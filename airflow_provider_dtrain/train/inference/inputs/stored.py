@@ -85,6 +85,10 @@ def _open_reader(kind: str, settings: InputSettings, sources: Sources) -> Format
         from airflow_provider_dtrain.train.inference.inputs.csv_format import CsvFormat
 
         return TextReader(CsvFormat(settings), settings, sources)
+    if kind == "text":
+        from airflow_provider_dtrain.train.inference.inputs.line_format import LineFormat
+
+        return TextReader(LineFormat(settings), settings, sources)
     from airflow_provider_dtrain.train.inference.inputs.json_format import JsonFormat
 
     return TextReader(JsonFormat(settings), settings, sources)

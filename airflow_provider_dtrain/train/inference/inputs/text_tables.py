@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,12 +21,18 @@ from airflow_provider_dtrain.train.inference.inputs.text_cuts import Cuts, cuts_
 from airflow_provider_dtrain.train.inference.shards import SOURCE_ROWS, Shard, default_shard_rows
 from airflow_provider_dtrain.train.values import JsonObject
 
+log = logging.getLogger(__name__)
+
 #: Files that are read at the same time while the plan is made.
 PLAN_THREADS = 8
 #: Limits of the default size of a shard, rows.
 LEAST_ROWS, MOST_ROWS = 8, 16384
 #: A file that has less than this share of the input's bytes is one shard: the input has enough others.
 SHARDS = 256
+#: Longest line, so that a file of another format does not fill the memory.
+LINE_BYTES = 64 * 1024 * 1024
+#: Compressed files from this size on are named in the log, because one rank has to read them.
+NOTED_BYTES = 16 * 1024 * 1024
 #: Buffer of a file that is read line by line, bytes.
 BUFFER_BYTES = 1024 * 1024
 
@@ -202,7 +209,10 @@ class TextReader:
         """Return the places at which a file can be cut, or None: it is one shard."""
         fixed = self._settings.shard_rows
         is_cut = fixed is not None or file.size * SHARDS > total
-        if split_codec(file.path)[1] is not None or not is_cut:
+        codec = split_codec(file.path)[1]
+        if codec is not None and is_cut and file.size > NOTED_BYTES:
+            log.warning("%s is one shard for one rank, because a %s file cannot be cut", file.path, codec)
+        if codec is not None or not is_cut:
             return None
         stride = fixed or self._settings.batch_size or LEAST_ROWS
         with self._open(file.path) as stream:
@@ -227,6 +237,21 @@ def text_stream(path: str, sources: Sources, offset: int = 0, size: int | None =
     raw: Any = sources.open(path)
     raw.seek(offset)
     return io.BufferedReader(_Range(raw, size), BUFFER_BYTES)
+
+
+def lines_of(path: str, stream: BinaryIO, record: int) -> Iterator[bytes]:
+    """Yield the lines of a part with their ends.
+
+    :param record: number of the first line in the file
+    :raises InputError: a line is too long
+    """
+    while line := stream.readline(LINE_BYTES + 1):
+        if len(line) > LINE_BYTES:
+            raise InputError(
+                f"{path}: line {record + 1} is longer than {LINE_BYTES >> 20} MiB. The format has one row per line."
+            )
+        yield line
+        record += 1
 
 
 class _Range(io.RawIOBase):
