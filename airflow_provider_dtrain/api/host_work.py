@@ -61,6 +61,7 @@ def in_place_of(kind: OperationKind, trial_id: int | None, arguments: Mapping[st
         OperationKind.CHECKPOINT: f"trials checkpoints {trial_id}",
         OperationKind.PROBE: f"hosts probe {' '.join(arguments.get('hosts') or ())}".strip(),
         OperationKind.DOCTOR: "doctor",
+        OperationKind.CHECK: f"hosts check {' '.join(arguments.get('hosts') or ())}".strip()[:500],
         OperationKind.CONTROL: str(arguments.get("command")),
     }[kind]
     names = {"rank": "rank", "start": "from", "attempt": "attempt", "end": "to", "timeout_s": "timeout"}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
     from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
     from airflow_provider_dtrain.resources.gangs import GangSummary
+    from airflow_provider_dtrain.resources.host_checks import HostDescription
     from airflow_provider_dtrain.resources.hosts import Cluster
     from airflow_provider_dtrain.resources.logs import LogMatches
     from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -171,6 +172,12 @@ class StoreSource:
         from airflow_provider_dtrain.store.queries.usage import usage_of
 
         return usage_of(self.store, self.rights, by=UsageBy(by), days=days, pool=pool)
+
+    def host(self, name: str) -> HostDescription:
+        """Return a host with its facts and the results of its checks."""
+        from airflow_provider_dtrain.store.queries.host_descriptions import host_description
+
+        return host_description(self.store, self.rights, name)
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

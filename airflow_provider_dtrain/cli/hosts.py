@@ -10,13 +10,12 @@ from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.upkeep.host_actions import ended_by_removal, refuse_node, remove_host
 from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.terminal import cluster
+from airflow_provider_dtrain.terminal.hosts import show_check
 from airflow_provider_dtrain.terminal.output import (
     FAILURE,
     confirm,
-    is_table,
     note,
     placement_text,
-    show,
     show_one,
     user,
 )
@@ -52,8 +51,8 @@ def probe(args: Namespace) -> int:
 @command
 def check(args: Namespace) -> int:
     """Measure devices, disks and links of hosts. Exit 1 if a host is slow or cannot be measured."""
-    from airflow_provider_dtrain.core.host_rates import by_host, findings, rows_of
     from airflow_provider_dtrain.engine.attempt.gang_check import CHECKED_BY
+    from airflow_provider_dtrain.engine.operations.check_outcome import outcome
     from airflow_provider_dtrain.engine.operations.host_rates import check_hosts
 
     hook = _hook()
@@ -69,25 +68,16 @@ def check(args: Namespace) -> int:
         wait_s=args.wait,
         on_wait=lambda reason: note(f"Waiting: {reason}"),
     )
-    show(args, rows_of(found.rates, found.slow, whole=not is_table(args)))
-    for host, problems in sorted(found.problems.items()):
-        for problem in problems:
-            note(f"{host}: {problem}")
-    named = by_host(findings(found.rates, found.slow))
-    for host, texts in named.items():
-        note(f"Host '{host}' is slow: {'; '.join(texts)}")
-        if args.evacuate:
-            is_drained = hook.store.hosts.condemn(host, "; ".join(texts), CHECKED_BY)
-            note(
-                f"Host '{host}' is drained, and gangs there resume elsewhere. Enable it again: hosts enable {host}"
-                if is_drained
-                else f"Host '{host}' is not drained: it is not ready, or it is the last ready host of its pool."
-            )
-    measured = {rate.host for rate in found.rates}
-    if not named and measured.issuperset(names):
-        note(f"{len(names)} host(s) are as fast as their peers and as they were.")
-        return 0
-    return FAILURE
+    result = outcome(found, names)
+    code = show_check(args, result)
+    for one in result.findings if args.evacuate else ():
+        is_drained = hook.store.hosts.condemn(one.host, "; ".join(one.texts), CHECKED_BY)
+        note(
+            f"Host '{one.host}' is drained, and gangs there resume elsewhere. Enable it again: hosts enable {one.host}"
+            if is_drained
+            else f"Host '{one.host}' is not drained: it is not ready, or it is the last ready host of its pool."
+        )
+    return code
 
 
 @command

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, probe_host, summary, warnings
+from airflow_provider_dtrain.core.host_facts import summary
+from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, probe_host, warnings
 from airflow_provider_dtrain.errors import ConflictError, HostKeyError, UsageError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record, host_record_from_facts
 from airflow_provider_dtrain.hosts.transport.registry import host_keys

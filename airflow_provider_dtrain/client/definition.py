@@ -80,6 +80,7 @@ FUNCTIONS: dict[str, Function] = {
     "trials_stack.trace": _later("operations", "trace"),
     "trials_exec.exec_in_rank": _later("operations", "exec_in_rank"),
     "hosts.probe": _later("operations", "probe"),
+    "hosts.check": _later("operations", "check"),
     "doctor.doctor": _later("operations", "doctor"),
     "trials_outputs.outputs": _later("downloads", "outputs"),
     "trials_outputs.download": _later("downloads", "download"),

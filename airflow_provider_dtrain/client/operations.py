@@ -17,6 +17,7 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.rank_results import CommandResult, ProfileRequest, Stacks
 from airflow_provider_dtrain.errors import DtrainError, NotNowError, ServerError, UsageError, UserError
+from airflow_provider_dtrain.resources.host_checks import HostCheck
 from airflow_provider_dtrain.terminal import cluster
 from airflow_provider_dtrain.terminal.output import FAILURE, hint, note, show
 from airflow_provider_dtrain.terminal.ranks import show_command, show_profile, show_stacks
@@ -169,6 +170,16 @@ def probe(args: Namespace) -> int:
     rows = _operations(args).run(Probes, "probe", {"hosts": args.host}).rows
     cluster.show_hosts(args, [asdict(row) for row in rows])
     return 0 if all(row.problem is None for row in rows) else FAILURE
+
+
+def check(args: Namespace) -> int:
+    """Measure devices, disks and links of hosts. Exit 1 if a host is slow or cannot be measured."""
+    from airflow_provider_dtrain.terminal.hosts import show_check
+
+    if args.python:
+        raise UsageError("--python names a program on hosts: airflow dtrain hosts check --python FILE")
+    body = {"hosts": args.host, "pool": args.pool, "wait_s": args.wait, "tolerance": args.tolerance}
+    return show_check(args, _operations(args).run(HostCheck, "check", body))
 
 
 def doctor(args: Namespace) -> int:

@@ -13,6 +13,7 @@ from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentPage, ExperimentSummary
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
+from airflow_provider_dtrain.resources.host_checks import HostDescription
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogLines, LogMatches, LogPiece
 from airflow_provider_dtrain.resources.media import TrialMedia
@@ -165,6 +166,10 @@ class ServerSource:
     def usage(self, *, by: str, days: int, pool: str | None) -> Usage:
         """Return slot hours by day."""
         return self.session.get("/cluster/usage", keep=self.keep, by=by, days=days, pool=pool).record(Usage)
+
+    def host(self, name: str) -> HostDescription:
+        """Return a host with its facts and the results of its checks."""
+        return self.session.get(f"/hosts/{name}", keep=self.keep).record(HostDescription)
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

@@ -188,25 +188,19 @@ def rates_of(host: str, results: Iterable[Any], slots: Iterable[int]) -> tuple[l
     return rates, list(dict.fromkeys(problems))
 
 
-def rows_of(rates: Sequence[HostRate], slow: Sequence[SlowRate], *, whole: bool) -> list[dict[str, Any]]:
-    """Return a row for each result.
+def in_order(rates: Iterable[HostRate]) -> list[HostRate]:
+    """Return results in the order of lists: hosts with their slots, then links."""
+    return sorted(rates, key=lambda one: (one.peer is not None, one.host, one.slot or 0, one.peer or ""))
 
-    :param whole: with numbers in the unit of the metric and the kind, for programs
-    """
-    bad = {one.rate.subject: one for one in slow}
-    rows: list[dict[str, Any]] = []
-    for rate in sorted(rates, key=lambda one: (one.peer is not None, one.host, one.slot or 0, one.peer or "")):
-        found = bad.get(rate.subject)
-        verdict = None if found is None else found.sentence
-        if whole:
-            own = {"value": rate.value, "spread": rate.spread, "kind": rate.kind}
-            place = {"host": rate.host, "slot": rate.slot, "to": rate.peer}
-            against = None if found is None else {"basis": found.basis, "reference": found.reference}
-            rows.append({**place, "metric": rate.metric.value, **own, "slow": against, "finding": verdict})
-        else:
-            name = _SHOWN[rate.metric][0]
-            rows.append({"host": rate.place, "measured": name, "rate": rate.shown, "finding": verdict})
-    return rows
+
+def metric_name(metric: str) -> str:
+    """Return the name of a metric in sentences."""
+    return _SHOWN[RateMetric(metric)][0]
+
+
+def metric_text(metric: str, value: float) -> str:
+    """Return a value with its unit."""
+    return shown_value(RateMetric(metric), value)
 
 
 _DISK = frozenset({RateMetric.DISK_WRITE, RateMetric.DISK_READ})

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.host_rates import PAST_MOST, HostFinding, HostRate, RateMetric
+from airflow_provider_dtrain.core.host_rates import PAST_MOST, HostFinding, HostRate, RateMetric, in_order
 from airflow_provider_dtrain.core.lifecycle.timing import CHECK_HOLD_S
 from airflow_provider_dtrain.errors import GangEndedError, NotFoundError, NotNowError
 from airflow_provider_dtrain.store.database.rows import columns_of, record_of
@@ -141,6 +141,16 @@ class HostRates:
         for host in known:
             values = {"findings": "\n".join(text for _, text, _ in texts.get(host, ()))}
             conn.execute(hosts.update().where(hosts.c.name == host).values(**values))
+
+    @reads
+    def latest(self, conn: Connection, name: str) -> list[tuple[HostRate, str | None]]:
+        """Return the latest result of each device, disk and link of a host, with the sentence that names it."""
+        own = host_rates.c
+        newest = sa.select(sa.func.max(own.id)).where(sa.or_(own.host == name, own.peer == name))
+        newest = newest.group_by(own.host, own.metric, own.slot, own.peer)
+        rows = conn.execute(sa.select(host_rates).where(own.id.in_(newest)))
+        found = {rate.subject: (rate, finding) for rate, finding in ((_rate(row), row.finding) for row in rows)}
+        return [found[rate.subject] for rate in in_order(rate for rate, _ in found.values())]
 
     @reads
     def faults(self, conn: Connection, places: Mapping[str, Iterable[int]]) -> dict[str, list[str]]:

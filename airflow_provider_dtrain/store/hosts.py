@@ -88,6 +88,12 @@ class Hosts:
             raise _no_host(conn, name)
         return found[0]
 
+    @reads
+    def facts_at(self, conn: Connection, name: str) -> datetime | None:
+        """Return the time of the last probe of a host, None without one."""
+        found: datetime | None = conn.scalar(sa.select(hosts.c.facts_at).where(hosts.c.name == name))
+        return found
+
     @writes
     def update_facts(
         self,

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.terminal.output import hint, is_table, placement_te
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_provider_dtrain.resources.gangs import GangSummary
     from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
@@ -162,11 +162,12 @@ def list_slots(args: Namespace, source: Source) -> None:
 
 def slot_rows(cluster: Cluster) -> list[dict[str, Any]]:
     """Return the columns of all slots, by host and index."""
-    return [
-        _slot_row(host, index, slot, cluster.holders.get(str(slot.allocation_id)))
-        for host in cluster.hosts
-        for index, slot in enumerate(host.slots)
-    ]
+    return [row for host in cluster.hosts for row in slot_rows_of(host, cluster.holders)]
+
+
+def slot_rows_of(host: ClusterHost, holders: Mapping[str, Holder]) -> list[dict[str, Any]]:
+    """Return the columns of the slots of a host."""
+    return [_slot_row(host, index, slot, holders.get(str(slot.allocation_id))) for index, slot in enumerate(host.slots)]
 
 
 def _slot_row(host: ClusterHost, index: int, slot: Slot, holder: Holder | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDetail, Expe
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangSummary
+from airflow_provider_dtrain.resources.host_checks import HostDescription
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
@@ -93,6 +94,9 @@ class Source(Protocol):
         :param by: ``pool``, ``user`` or ``dag``
         :param days: up to today
         """
+
+    def host(self, name: str) -> HostDescription:
+        """Return a host with its facts and the results of its checks."""
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

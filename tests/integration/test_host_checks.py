@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,15 +15,20 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.core.host_rates import RateMetric
 from airflow_provider_dtrain.core.lifecycle.timing import CHECK_HOLD_S
 from airflow_provider_dtrain.engine.attempt import host_rates
+from airflow_provider_dtrain.engine.operations.execution import serve
 from airflow_provider_dtrain.errors import GangEndedError, NotNowError
 from airflow_provider_dtrain.store.database.connections import utcnow
+from airflow_provider_dtrain.store.records.operations import Through
 from airflow_provider_dtrain.store.store import Store
 from testbed.netns import NamespaceHosts
 from testbed.standalone import wait_until
+from tests.support.api_world import Api
 from tests.support.checked_hosts import CPU_GROUPS, CheckedHosts
+from tests.support.http_api import HttpApi
 
 pytest_plugins = ["testbed.netns.plugin"]
 pytestmark = [pytest.mark.netns, pytest.mark.torch, pytest.mark.slow]
@@ -245,3 +251,29 @@ def test_a_check_whose_slots_a_user_releases_stores_nothing(fleet: CheckedHosts)
     thread.join()
     assert ended.is_set()
     assert len(fleet.hook.store.host_rates.past([name])) == before
+
+
+@pytest.mark.airflow
+def test_a_check_over_the_api_measures_stores_and_prints(fleet: CheckedHosts, tmp_path, monkeypatch, capsys) -> None:
+    store, hook = fleet.hook.store, fleet.hook
+
+    def trigger(conf: dict[str, int], *_: object) -> str:
+        taken = store.operations.take(conf["operation"], Through.DAG)
+        threading.Thread(target=serve, args=(hook, taken)).start()
+        return "run-1"
+
+    monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", trigger)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("DTRAIN_TOKEN", "given")
+    with HttpApi(Api(store, operations=True)) as server:
+        code = main(["hosts", "check", *fleet.names, "-o", "json", "--server", server.url])
+        shown = capsys.readouterr()
+        assert code in (0, 1), shown.err
+        rates = json.loads(shown.out)
+        assert {rate["host"] for rate in rates} == set(fleet.names)
+        assert {rate["metric"] for rate in rates} == {metric.value for metric in RateMetric}
+        assert fleet.held() == []
+        assert main(["hosts", "describe", fleet.names[0], "-o", "json", "--server", server.url]) == 0
+        stored = json.loads(capsys.readouterr().out)["rates"]
+        own = {(rate["metric"], rate["to"]): rate["value"] for rate in rates if rate["host"] == fleet.names[0]}
+        assert {(one["metric"], one["to"]): one["value"] for one in stored if one["host"] == fleet.names[0]} == own

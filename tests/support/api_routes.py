@@ -49,6 +49,7 @@ BODIES = {
     "/experiments/{experiment_id}/comments": {"text": "a"},
     "/trials/{trial_id}/comments": {"text": "a"},
     **{f"/operations/{kind}": {"trial_id": 1} for kind in ("log", "stacks", "profile", "outputs")},
+    "/operations/check": {"hosts": ["a"]},
     "/operations/checkpoint": {"trial_id": 1, "checkpoint_id": 1},
     "/operations/exec": {"trial_id": 1, "argv": ["true"]},
 }

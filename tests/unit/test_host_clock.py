@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.engine.operations.probe_report import clock_text, is_clock_wrong, warnings
+from airflow_provider_dtrain.core.host_facts import clock_text
+from airflow_provider_dtrain.engine.operations.probe_report import is_clock_wrong, warnings
 from airflow_provider_dtrain.hosts.channel.clock import SAMPLES, HostClock
 
 

@@ -89,6 +89,19 @@ class ProbeRequest(Model):
     hosts: Annotated[list[Name], Field(max_length=HOSTS_MOST)] = []
 
 
+class CheckRequest(Model):
+    """Measurements of hosts on all of their slots, which must be free."""
+
+    #: Empty: all of the pool.
+    hosts: Annotated[list[Name], Field(max_length=HOSTS_MOST)] = []
+    #: None: all pools.
+    pool: Name | None = None
+    #: Seconds to wait for slots that are in use.
+    wait_s: float = Field(default=0.0, ge=0, le=3600, allow_inf_nan=False)
+    #: Share below the reference from which a rate is named.
+    tolerance: float = Field(default=0.15, ge=0, le=1, allow_inf_nan=False)
+
+
 class DoctorRequest(Model):
     """The checks of ``doctor`` for all hosts."""
 

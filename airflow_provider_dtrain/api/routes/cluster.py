@@ -7,13 +7,15 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from airflow_provider_dtrain.api.bounds import Name
+from airflow_provider_dtrain.api.bounds import Name, NameInPath
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.prepared import as_json, compact, with_parts
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.resources.host_checks import HostDescription
 from airflow_provider_dtrain.resources.hosts import Cluster
+from airflow_provider_dtrain.store.queries.host_descriptions import host_description
 from airflow_provider_dtrain.store.queries.hosts import (
     cluster_details,
     holder_of,
@@ -40,6 +42,12 @@ def cluster(call: CallDep, pool: Name | None = None, host: Name | None = None, d
     version = call.store.cluster_page.version()
     rights = None if call.dags is None else sorted(call.dags)
     return call.answer(version, rights, make=lambda: _cluster(call, pool, host))
+
+
+@router.get("/hosts/{name}", response_model=HostDescription, **guarded(Rule.READ))
+def host(call: CallDep, name: NameInPath) -> Any:
+    """Return a host with its slots, the facts of its last probe, and the latest results of its checks."""
+    return host_description(call.store, call.access, name)
 
 
 def _cluster(call: Call, pool: str | None, host: str | None) -> bytes:

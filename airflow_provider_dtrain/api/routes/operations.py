@@ -19,7 +19,7 @@ from airflow_provider_dtrain.api.init_dags import OPERATIONS_DAG_ID, run_state, 
 from airflow_provider_dtrain.api.models import operations as models
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.records.operations import (
     OperationKind,
     OperationState,
@@ -31,9 +31,11 @@ router = APIRouter(prefix="/operations", route_class=StoreRoute, tags=["operatio
 
 #: Most bytes of content in one answer.
 CONTENT_BYTES = 4 << 20
+#: Hosts of one check.
+CHECKED_MOST = 64
 #: After this time, the API asks Airflow about a DAG run that has not taken its operation.
 RUN_CHECK = timedelta(seconds=20)
-_CHANGES_HOSTS = frozenset({OperationKind.EXEC, OperationKind.PROBE, OperationKind.DOCTOR})
+_CHANGES_HOSTS = frozenset({OperationKind.EXEC, OperationKind.PROBE, OperationKind.DOCTOR, OperationKind.CHECK})
 
 
 @router.post("/log", status_code=201, **guarded(Rule.READ_LOGS))
@@ -98,6 +100,24 @@ def probe(call: CallDep, body: models.ProbeRequest) -> models.Operation:
     _require_hosts(call, OperationKind.PROBE, None, asked)
     call.log_action("host_probe", None, hosts=body.hosts)
     return requested(call, OperationKind.PROBE, None, asked)
+
+
+@router.post("/check", status_code=201, **guarded(Rule.CHANGE_HOSTS))
+def check(call: CallDep, body: models.CheckRequest) -> models.Operation:
+    """Request measurements of hosts, which are compared with those of their peers and with their past."""
+    call.access.require_some_hosts()
+    names = list(dict.fromkeys(body.hosts)) or [one.name for one in call.store.hosts.registered(body.pool)]
+    asked = {"hosts": names, "wait_s": body.wait_s, "tolerance": body.tolerance}
+    if not names:
+        raise UserError("There is no host to check. Register one: airflow dtrain hosts add")
+    if len(names) > CHECKED_MOST:
+        raise UserError(
+            f"A check over the API has at most {CHECKED_MOST} hosts, because each pair is measured, got {len(names)}. "
+            "Name some of them, or run: airflow dtrain hosts check"
+        )
+    _require_hosts(call, OperationKind.CHECK, None, asked)
+    call.log_action("host_check", None, hosts=names)
+    return requested(call, OperationKind.CHECK, None, asked)
 
 
 @router.post("/doctor", status_code=201, **guarded(Rule.CHANGE_HOSTS))
@@ -177,7 +197,7 @@ def _require_hosts(call: Call, kind: OperationKind, trial: TrialView | None, arg
         case OperationKind.EXEC if trial is not None:
             # A trial may restart on other hosts of its pool before the command runs.
             call.access.require_hosts(hosts.list(call.store.attempts.get(trial.attempt_id).pool))
-        case OperationKind.PROBE:
+        case OperationKind.PROBE | OperationKind.CHECK:
             names = arguments["hosts"]
             call.access.require_hosts([hosts.get(name) for name in names] if names else hosts.registered())
         case OperationKind.DOCTOR:

@@ -18,7 +18,9 @@ from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.copies.checkpoints import copy_path, fetch_copy
 from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED
 from airflow_provider_dtrain.engine.operations.archives import files_below, pack
+from airflow_provider_dtrain.engine.operations.check_outcome import outcome
 from airflow_provider_dtrain.engine.operations.host_checks import host_checks
+from airflow_provider_dtrain.engine.operations.host_rates import check_hosts
 from airflow_provider_dtrain.engine.operations.log_copy import copy_log
 from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy_notes, outputs_of
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
@@ -234,6 +236,20 @@ def _doctor(hook: DtrainHook, _operation: StoredOperation, _content: _Content) -
     return {"rows": host_checks(hook)}
 
 
+def _check(hook: DtrainHook, operation: StoredOperation, content: _Content) -> JsonObject:
+    given = operation.arguments
+    records = [hook.store.hosts.get(name) for name in given["hosts"]]
+
+    def still_wanted() -> None:
+        if not content.is_wanted():
+            raise NotWantedError
+
+    found = check_hosts(
+        hook, records, by=operation.by, tolerance=given["tolerance"], wait_s=given["wait_s"], on_poll=still_wanted
+    )
+    return asdict(outcome(found, given["hosts"]))
+
+
 def _control(hook: DtrainHook, operation: StoredOperation, _content: _Content) -> JsonObject:
     deleted = remove_marked(hook, operation.arguments.get("experiments", ()))
     for one in deleted:
@@ -255,5 +271,6 @@ _WORK: dict[OperationKind, Callable[[DtrainHook, StoredOperation, _Content], Jso
     OperationKind.CHECKPOINT: _checkpoint,
     OperationKind.PROBE: _probe,
     OperationKind.DOCTOR: _doctor,
+    OperationKind.CHECK: _check,
     OperationKind.CONTROL: _control,
 }

@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow_provider_dtrain.core.documents import JsonObject
+from airflow_provider_dtrain.core.host_facts import clock_text
 from airflow_provider_dtrain.core.lifecycle.timeline import duration
 from airflow_provider_dtrain.engine.operations.probe_report import (
-    clock_text,
     is_clock_wrong,
     key_warnings,
     probe_host,

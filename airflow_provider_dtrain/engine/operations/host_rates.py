@@ -37,6 +37,7 @@ def check_hosts(
     python: str | None = None,
     wait_s: float = 0.0,
     on_wait: Callable[[str], None] = lambda _: None,
+    on_poll: Callable[[], None] = lambda: None,
 ) -> Measured:
     """Check hosts on all their slots, and store results and findings. Blocks.
 
@@ -48,6 +49,7 @@ def check_hosts(
     :param python: interpreter with PyTorch on the hosts; None: that of each host
     :param wait_s: seconds to wait for slots that are in use
     :param on_wait: called with the reason of the wait
+    :param on_poll: called before each try to get slots; it may raise
     :raises NotNowError: slots are in use
     :raises UserError: there is no host to check
     """
@@ -55,7 +57,7 @@ def check_hosts(
         raise UserError("There is no host to check. Register one: airflow dtrain hosts add")
     for record in records:
         refuse_node(hook.store, record, "be checked")
-    held = _held(hook, records, by, wait_s, on_wait)
+    held = _held(hook, records, by, wait_s, on_wait, on_poll)
     try:
         return asyncio.run(_check(hook, records, held, tolerance, python))
     finally:
@@ -65,12 +67,18 @@ def check_hosts(
 
 
 def _held(
-    hook: DtrainHook, records: Sequence[HostRecord], by: str, wait_s: float, on_wait: Callable[[str], None]
+    hook: DtrainHook,
+    records: Sequence[HostRecord],
+    by: str,
+    wait_s: float,
+    on_wait: Callable[[str], None],
+    on_poll: Callable[[], None],
 ) -> list[HeldForCheck]:
     """Hold the slots as soon as all of them are free. Requests that wait for slots come first."""
     deadline = time.monotonic() + wait_s
     reason = ""
     while True:
+        on_poll()
         for pool in sorted({record.pool for record in records}):
             hook.store.queue.schedule(pool)
         try:

@@ -31,6 +31,8 @@ class OperationKind(StrEnum):
     PROBE = "probe"
     #: The checks of ``doctor`` for hosts.
     DOCTOR = "doctor"
+    #: Measurements of hosts on free slots, compared with those of peers and of the past.
+    CHECK = "check"
     #: Stored control requests to trials whose followers are gone, and removal of deleted experiments. Its result is not
     #: read.
     CONTROL = "control"

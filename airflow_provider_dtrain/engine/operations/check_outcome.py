@@ -1,0 +1,46 @@
+"""The outcome of a host check as a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.core.host_rates import by_host, findings, in_order
+from airflow_provider_dtrain.resources.host_checks import HostCheck, HostTexts, MeasuredRate, SlowReference
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.attempt.host_rates import Measured
+
+
+def outcome(found: Measured, hosts: Sequence[str]) -> HostCheck:
+    """Return the outcome of a check.
+
+    :param hosts: those that were to be measured
+    """
+    slow = {one.rate.subject: one for one in found.slow}
+    rates = []
+    for rate in in_order(found.rates):
+        named = slow.get(rate.subject)
+        rates.append(
+            MeasuredRate(
+                host=rate.host,
+                slot=rate.slot,
+                to=rate.peer,
+                metric=str(rate.metric),
+                value=rate.value,
+                spread=rate.spread,
+                kind=rate.kind,
+                slow=None if named is None else SlowReference(basis=named.basis, reference=named.reference),
+                finding=None if named is None else named.sentence,
+            )
+        )
+    return HostCheck(
+        hosts=list(hosts),
+        rates=rates,
+        problems=_texts(found.problems),
+        findings=_texts(by_host(findings(found.rates, found.slow))),
+    )
+
+
+def _texts(of_hosts: Mapping[str, Sequence[str]]) -> list[HostTexts]:
+    return [HostTexts(host=host, texts=list(texts)) for host, texts in sorted(of_hosts.items()) if texts]
