@@ -35,10 +35,16 @@ from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.control import Archived, Change
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.rank_results import CommandResult, ProfileRequest, Stacks
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UsageError, UserError
+from airflow_provider_dtrain.errors import (
+    ConflictError,
+    NotFoundError,
+    NotNowError,
+    TrialKilledError,
+    UsageError,
+    UserError,
+)
 from airflow_provider_dtrain.resources.bulk import Freed
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
-from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster

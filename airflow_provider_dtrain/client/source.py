@@ -10,7 +10,12 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.core.logs.query import LogQuery
 from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentPage, ExperimentSummary
+from airflow_provider_dtrain.resources.experiments import (
+    ExperimentDetail,
+    ExperimentFilter,
+    ExperimentPage,
+    ExperimentSummary,
+)
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.host_checks import HostDescription

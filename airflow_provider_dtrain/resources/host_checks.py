@@ -10,7 +10,7 @@ from airflow_provider_dtrain.resources.hosts import ClusterHost, Holder
 
 @dataclass(frozen=True, kw_only=True)
 class SlowReference:
-    """What a result was compared with when it was named as slow."""
+    """Reference of a result that is named as slow."""
 
     #: ``peers`` or ``past``
     basis: str

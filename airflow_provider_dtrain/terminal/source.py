@@ -7,7 +7,6 @@ from typing import Protocol
 
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentFilter, ExperimentSummary
-from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.host_checks import HostDescription

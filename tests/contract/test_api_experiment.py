@@ -509,7 +509,15 @@ def test_two_to_eight_trials_are_compared(api, search, ended, ids):
 
 
 OF_EXPERIMENT = [
-    "", "/comments", "/trials.csv", "/curves", "/rungs", "/hyperparameters", "/config", "/failures", "/timeline",
+    "",
+    "/comments",
+    "/trials.csv",
+    "/curves",
+    "/rungs",
+    "/hyperparameters",
+    "/config",
+    "/failures",
+    "/timeline",
 ]
 OF_TRIAL = [
     "", "/curves", "/telemetry", "/timings", "/step_times", "/timeline", "/ranks", "/checkpoints", "/outputs",

@@ -35,7 +35,8 @@ OPERATIONS = [found.ok() for found in schemathesis.openapi.from_dict(DOCUMENT).g
 KNOWN: dict[str, list[Any]] = {
     "experiment_id": [1, 2], "trial_id": [1, 2, 7], "allocation_id": [1, 8], "name": ["a100-01", "cpu-01"],
     "index": [0, 7], "checkpoint_id": [1], "operation_id": [1, 2], "comment_id": [1], "rank": [0, 1], "attempt": [1, 2],
-    "view_id": [1], "sort": ["metrics.loss", "mean:metrics.loss", "params.lr"], "by": [["params"], ["params.lr", "state"]],
+    "view_id": [1], "sort": ["metrics.loss", "mean:metrics.loss", "params.lr"],
+    "by": [["params"], ["params.lr", "state"]],
     "where": ["metrics.loss > 0.1 and tag != 'x'", "params.lr in (1, 'a') or not best = null", "best > "],
     "column": [["metrics.loss", "params.lr", "tag"]],
 }  # fmt: skip

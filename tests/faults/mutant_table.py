@@ -564,7 +564,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a part of a line is copied while its rank runs",
         path=f"{ENGINE}/operations/log_copy.py",
-        old="else data.rfind(b\"\\n\") + 1",
+        old='else data.rfind(b"\\n") + 1',
         new="else len(data)",
         test="tests/contract/test_log_copies.py::test_a_log_that_grows_is_copied_once_in_whole_lines_and_numbered",
     ),

@@ -32,7 +32,13 @@ MAY: dict[str, set[Rule]] = {
     "admin": set(Rule),
     "reader": {Rule.READ, Rule.FETCH, Rule.READ_LOGS, Rule.READ_CODE, Rule.OWN_VIEWS},
     "worker": {
-        Rule.READ, Rule.FETCH, Rule.READ_LOGS, Rule.READ_CODE, Rule.EDIT_DAG, Rule.START, Rule.OWN_VIEWS,
+        Rule.READ,
+        Rule.FETCH,
+        Rule.READ_LOGS,
+        Rule.READ_CODE,
+        Rule.EDIT_DAG,
+        Rule.START,
+        Rule.OWN_VIEWS,
     },
     "guest": {Rule.READ, Rule.FETCH, Rule.OWN_VIEWS},
 }

@@ -33,7 +33,8 @@ QUERIES = {
     "/lookup": "dag_id=d&run_id=r", "/curves": "metric=loss&trial=1", "/compare": "trial=1&trial=2",
     "/trials/{trial_id}/outputs/download": "path=x", "/runs/groups": "by=params.lr",
     "/trials/{trial_id}/media/image": "path=x", "/trials/{trial_id}/media/content": "path=x",
-    "/trials/{trial_id}/code/text": "file=x", "/differences/code": "trial=1&trial=2", "/trials/{trial_id}/flames": "file=x",
+    "/trials/{trial_id}/code/text": "file=x", "/differences/code": "trial=1&trial=2",
+    "/trials/{trial_id}/flames": "file=x",
 }  # fmt: skip
 CONFIG = {"config": "name: x\nentrypoint: python t.py\n"}
 BODIES = {

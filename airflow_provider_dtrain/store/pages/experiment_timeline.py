@@ -50,7 +50,8 @@ class ExperimentTimeline:
         times = (allocations.c.granted_at, attempts.c.started_at, attempts.c.ended_at)
         figures = (sa.func.count(attempts.c.id), sa.func.max(attempts.c.id))
         more = (one for at in times for one in (sa.func.count(at), sa.func.max(at)))
-        return tuple(conn.execute(_of(sa.select(*figures, *more), experiment_id)).one())
+        query: sa.Select[Any] = sa.select(*figures, *more)
+        return tuple(conn.execute(_of(query, experiment_id)).one())
 
     @reads
     def spans(self, conn: Connection, experiment_id: int, *, most: int) -> tuple[list[AttemptSpan], int]:

@@ -46,6 +46,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/hosts/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Host
+         * @description Return a host with its slots, the facts of its last probe, and the latest results of its checks.
+         */
+        get: operations["host_api_v1_hosts__name__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/cluster/heat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Heat
+         * @description Return the latest minute of a metric for each slot of the named hosts.
+         */
+        get: operations["heat_api_v1_cluster_heat_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/cluster/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Usage
+         * @description Return slot hours by day. DAGs that the user may not read, and their users, are counted without names.
+         */
+        get: operations["usage_api_v1_cluster_usage_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster/utilization": {
         parameters: {
             query?: never;
@@ -274,6 +334,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Experiment Timeline
+         * @description Return which trial of an experiment held which slots, and when.
+         */
+        get: operations["experiment_timeline_api_v1_experiments__experiment_id__timeline_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials": {
         parameters: {
             query?: never;
@@ -309,6 +389,134 @@ export interface paths {
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Runs
+         * @description Return one page of the trials of all experiments that match a filter, with the values of columns.
+         */
+        get: operations["runs_api_v1_runs_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/groups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Run Groups
+         * @description Return one page of groups of trials with equal values, and figures of the columns over each group.
+         */
+        get: operations["run_groups_api_v1_runs_groups_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Runs Csv
+         * @description Return all matching trials as CSV, or their groups.
+         */
+        get: operations["runs_csv_api_v1_runs_csv_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/names": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Names
+         * @description Return the names that filter expressions and columns may have.
+         */
+        get: operations["names_api_v1_runs_names_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/views": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Views
+         * @description Return the saved views of the user, and those that other users share.
+         */
+        get: operations["views_api_v1_runs_views_get"];
+        put?: never;
+        /**
+         * Add View
+         * @description Save a view of the user.
+         */
+        post: operations["add_view_api_v1_runs_views_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/runs/views/{view_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Set View
+         * @description Replace a view of the user.
+         */
+        put: operations["set_view_api_v1_runs_views__view_id__put"];
+        post?: never;
+        /**
+         * Remove View
+         * @description Remove a view of the user.
+         */
+        delete: operations["remove_view_api_v1_runs_views__view_id__delete"];
         options?: never;
         head?: never;
         patch?: never;
@@ -498,6 +706,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/results": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Results
+         * @description Return the first rows of the results of a batch inference, as short texts.
+         */
+        get: operations["results_api_v1_trials__trial_id__results_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/outputs": {
         parameters: {
             query?: never;
@@ -610,6 +838,26 @@ export interface paths {
          * @description Return the content of a text, table, histogram, confusion matrix or curve.
          */
         get: operations["media_content_api_v1_trials__trial_id__media_content_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/flames": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Flames
+         * @description Return a trace of the profiler as a flame graph. The outputs of the trial have the trace itself.
+         */
+        get: operations["flames_api_v1_trials__trial_id__flames_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -758,6 +1006,108 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/failure": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Of Trial
+         * @description Return why a trial failed, what has changed since the last good run, and what to try.
+         *
+         *     Errors and lines of logs are for users who may read task logs. A trial that has not failed has no such record.
+         */
+        get: operations["of_trial_api_v1_trials__trial_id__failure_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/failures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Of Experiment
+         * @description Return the failed trials of an experiment by cause. Numbers, paths and addresses may differ within a cause.
+         */
+        get: operations["of_experiment_api_v1_experiments__experiment_id__failures_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/log/lines": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Lines
+         * @description Return lines of the copy of a rank's log. ``POST /operations/log`` with ``keep`` copies what is missing.
+         */
+        get: operations["lines_api_v1_trials__trial_id__log_lines_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/log/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Search
+         * @description Return lines of a rank's log with a text, a level, or a time. A long search ends with the line to continue at.
+         */
+        get: operations["search_api_v1_trials__trial_id__log_search_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/log/text": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Text
+         * @description Send the bytes of a rank's log as far as the store has them, as a file.
+         */
+        get: operations["text_api_v1_trials__trial_id__log_text_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/lookup": {
         parameters: {
             query?: never;
@@ -770,26 +1120,6 @@ export interface paths {
          * @description Return the experiments of a DAG run, and its trials or those of one task instance, newest first.
          */
         get: operations["lookup_api_v1_lookup_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/templates": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Templates
-         * @description Return the stored templates by name.
-         */
-        get: operations["templates_api_v1_templates_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -832,6 +1162,154 @@ export interface paths {
         get: operations["fork_source_api_v1_experiments__experiment_id__fork_get"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/templates": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Templates
+         * @description Return the stored templates by name.
+         */
+        get: operations["templates_api_v1_templates_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/templates/validate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Validate
+         * @description Return the problems of a text as a template, with their lines. Nothing is stored.
+         */
+        post: operations["validate_api_v1_templates_validate_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/templates/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Template
+         * @description Return a version of a template with its text.
+         */
+        get: operations["template_api_v1_templates__name__get"];
+        /**
+         * Set Template
+         * @description Store a text as the next version of a template, if it is valid.
+         */
+        put: operations["set_template_api_v1_templates__name__put"];
+        post?: never;
+        /**
+         * Remove
+         * @description Remove a template. Its versions stay in the history.
+         */
+        delete: operations["remove_api_v1_templates__name__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/templates/{name}/versions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Versions
+         * @description Return all versions of a template without their texts, oldest first.
+         */
+        get: operations["versions_api_v1_templates__name__versions_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/explanation": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Of Trial
+         * @description Return where a trial runs, or why it waits.
+         */
+        get: operations["of_trial_api_v1_trials__trial_id__explanation_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/gangs/{allocation_id}/explanation": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Of Gang
+         * @description Return where a gang runs, or why it waits. A gang that a sensor waits for has no trial.
+         */
+        get: operations["of_gang_api_v1_gangs__allocation_id__explanation_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/configs/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Of Config
+         * @description Return the decision that the next scheduling pass would make for a configuration. Nothing is stored.
+         */
+        post: operations["of_config_api_v1_configs_explain_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1006,6 +1484,86 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/code": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Of Trial
+         * @description Return the files of the code of a trial. Their names are for users who may read the code of its DAG.
+         */
+        get: operations["of_trial_api_v1_trials__trial_id__code_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/code": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Of Experiment
+         * @description Return the files of the code of an experiment: that of its best trial, else of its latest one.
+         */
+        get: operations["of_experiment_api_v1_experiments__experiment_id__code_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/code/text": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Text
+         * @description Return the text of a file of the code of a trial, at most 512 KiB.
+         */
+        get: operations["text_api_v1_trials__trial_id__code_text_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/differences/code": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Changes
+         * @description Return the changes from the code of one trial to that of another one, as unified diffs.
+         */
+        get: operations["changes_api_v1_differences_code_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/operations/log": {
         parameters: {
             query?: never;
@@ -1040,6 +1598,26 @@ export interface paths {
          * @description Request the Python stacks of running ranks.
          */
         post: operations["stacks_api_v1_operations_stacks_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/operations/profile": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Profile
+         * @description Request a trace of the next batches of running ranks. The traces become outputs of the trial.
+         */
+        post: operations["profile_api_v1_operations_profile_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1120,6 +1698,26 @@ export interface paths {
          * @description Request a new probe of hosts, whose results are stored.
          */
         post: operations["probe_api_v1_operations_probe_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/operations/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Check
+         * @description Request measurements of hosts, which are compared with those of their peers and with their past.
+         */
+        post: operations["check_api_v1_operations_check_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1470,6 +2068,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/actions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Act
+         * @description Archive, unarchive, move, tag, stop, kill or delete experiments. Each one may be refused alone.
+         */
+        post: operations["act_api_v1_experiments_actions_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1531,6 +2149,31 @@ export interface components {
          */
         AttemptState: "waiting" | "starting" | "running" | "stopping" | "completed" | "failed" | "lost" | "preempted";
         /**
+         * Baseline
+         * @description The last good run before a failure, and what has changed since.
+         */
+        Baseline: {
+            /** Trial Id */
+            trial_id: number;
+            /** Experiment Id */
+            experiment_id: number;
+            /**
+             * Ended At
+             * Format: date-time
+             */
+            ended_at: string;
+            /** Is Of Experiment */
+            is_of_experiment: boolean;
+            /** Changes */
+            changes: components["schemas"]["Difference"][];
+            /** More */
+            more: number;
+            /** Same */
+            same: string[];
+            /** Unknown */
+            unknown: string[];
+        };
+        /**
          * Bracket
          * @description One bracket: rungs of increasing length of training.
          */
@@ -1539,6 +2182,108 @@ export interface components {
             bracket: number;
             /** Rungs */
             rungs: components["schemas"]["Rung"][];
+        };
+        /**
+         * BulkOutcome
+         * @description Outcome of an action for one experiment.
+         */
+        BulkOutcome: {
+            /** Experiment Id */
+            experiment_id: number;
+            /** Name */
+            name: string;
+            /** Is Refused */
+            is_refused: boolean;
+            /** Message */
+            message: string;
+        };
+        /**
+         * BulkRequest
+         * @description Body of an action on several experiments.
+         */
+        BulkRequest: {
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "archive" | "unarchive" | "move" | "tag" | "stop" | "kill" | "delete";
+            /** Experiment Ids */
+            experiment_ids: number[];
+            /** Project */
+            project?: string | null;
+            /**
+             * Tags
+             * @default []
+             */
+            tags: string[];
+            /**
+             * Dry Run
+             * @default false
+             */
+            dry_run: boolean;
+        };
+        /**
+         * BulkResult
+         * @description Outcome of an action, or with a dry run what it would do.
+         */
+        BulkResult: {
+            /** Outcomes */
+            outcomes: components["schemas"]["BulkOutcome"][];
+            /** Done */
+            done: number;
+            /** Refused */
+            refused: number;
+            freed: components["schemas"]["Freed"] | null;
+            /** Message */
+            message: string;
+        };
+        /**
+         * ChangedFile
+         * @description A file that differs between two archives.
+         */
+        ChangedFile: {
+            /** Path */
+            path: string;
+            change: components["schemas"]["FileChange"];
+            /** Added */
+            added: number | null;
+            /** Removed */
+            removed: number | null;
+            /** Lines */
+            lines: string[];
+            /** Note */
+            note: string;
+        };
+        /**
+         * CheckRequest
+         * @description Measurements of hosts on all of their slots, which must be free.
+         */
+        CheckRequest: {
+            /**
+             * Hosts
+             * @default []
+             */
+            hosts: string[];
+            /** Pool */
+            pool?: string | null;
+            /**
+             * Wait S
+             * @default 0
+             */
+            wait_s: number;
+            /**
+             * Tolerance
+             * @default 0.15
+             */
+            tolerance: number;
+        };
+        /**
+         * CheckedTemplate
+         * @description Problems of a template.
+         */
+        CheckedTemplate: {
+            /** Problems */
+            problems: components["schemas"]["PlacedProblem"][];
         };
         /**
          * CheckpointRequest
@@ -1620,6 +2365,90 @@ export interface components {
             details?: components["schemas"]["HostDetails"] | null;
         };
         /**
+         * CodeChanges
+         * @description Changes from the code of one trial to that of another one.
+         */
+        CodeChanges: {
+            /** Trials */
+            trials: number[];
+            /** Files */
+            files: components["schemas"]["ChangedFile"][];
+            /** More */
+            more: number;
+            /** Same */
+            same: number;
+            /** Reason */
+            reason: string;
+        };
+        /**
+         * CodeFile
+         * @description A file of packed code.
+         */
+        CodeFile: {
+            /** Path */
+            path: string;
+            kind: components["schemas"]["FileKind"] | null;
+            /** Size Bytes */
+            size_bytes: number | null;
+            /** Target */
+            target: string | null;
+            /** Is Program */
+            is_program: boolean;
+        };
+        /**
+         * CodeListing
+         * @description Files of the code of a trial. For an experiment stands its best trial, else its latest one.
+         */
+        CodeListing: {
+            /** Experiment Id */
+            experiment_id: number;
+            /** Trial Id */
+            trial_id: number;
+            /** Digest */
+            digest: string | null;
+            /** Packed Bytes */
+            packed_bytes: number | null;
+            /** Files */
+            files: components["schemas"]["CodeFile"][];
+            /** More */
+            more: number;
+            /** Is Readable */
+            is_readable: boolean;
+            /** Reason */
+            reason: string;
+            git: components["schemas"]["GitState"];
+            bundle: components["schemas"]["DagBundle"] | null;
+            parent: components["schemas"]["CodeParent"] | null;
+        };
+        /**
+         * CodeParent
+         * @description The experiment from which another one was started.
+         */
+        CodeParent: {
+            /** Experiment Id */
+            experiment_id: number;
+            /** Name */
+            name: string;
+            /** Trial Id */
+            trial_id: number | null;
+        };
+        /**
+         * CodeText
+         * @description Text of a file of the code of a trial.
+         */
+        CodeText: {
+            /** Trial Id */
+            trial_id: number;
+            /** Path */
+            path: string;
+            /** Text */
+            text: string;
+            /** Size Bytes */
+            size_bytes: number;
+            /** Is Whole */
+            is_whole: boolean;
+        };
+        /**
          * Comment
          * @description One comment, in Markdown.
          */
@@ -1671,6 +2500,12 @@ export interface components {
             description: string;
             /** Tags */
             tags: string[];
+            /** Owner */
+            owner: string;
+            /** Project */
+            project: string;
+            /** Archived */
+            archived: boolean;
             task: components["schemas"]["TaskRef"];
             state: components["schemas"]["TrialState"];
             /** State Text */
@@ -1766,6 +2601,17 @@ export interface components {
             fits_reason: string;
             /** Code */
             code: string;
+        };
+        /**
+         * ConfigText
+         * @description A configuration as a user writes it.
+         */
+        ConfigText: {
+            /** Config */
+            config: string;
+            /** Template */
+            template?: string | null;
+            inference?: components["schemas"]["InferenceOptions"] | null;
         };
         /**
          * Curve
@@ -1884,10 +2730,19 @@ export interface components {
             config: string;
             /** Template */
             template?: string | null;
+            inference?: components["schemas"]["InferenceOptions"] | null;
             /** Fork Of */
             fork_of?: number | null;
             /** Payload */
             payload?: string | null;
+        };
+        /**
+         * Done
+         * @description Outcome of a change without another answer.
+         */
+        Done: {
+            /** Message */
+            message: string;
         };
         /**
          * Download
@@ -2057,6 +2912,28 @@ export interface components {
             weight?: number | null;
             /** Max Slots */
             max_slots?: number | null;
+            /** Project */
+            project?: string | null;
+            /** Archived */
+            archived?: boolean | null;
+        };
+        /**
+         * ExperimentFailures
+         * @description Failed trials of an experiment by cause.
+         */
+        ExperimentFailures: {
+            /** Text */
+            text: string;
+            /** Failed */
+            failed: number;
+            /** Ended */
+            ended: number;
+            /** Is Most */
+            is_most: boolean;
+            /** Groups */
+            groups: components["schemas"]["FailureGroup"][];
+            /** Compared */
+            compared: number;
         };
         /**
          * ExperimentPage
@@ -2069,6 +2946,10 @@ export interface components {
             total: number;
             /** Tags */
             tags: string[];
+            /** Owners */
+            owners: string[];
+            /** Projects */
+            projects: string[];
         };
         /**
          * ExperimentState
@@ -2125,8 +3006,174 @@ export interface components {
             description: string;
             /** Tags */
             tags: string[];
+            /** Owner */
+            owner: string;
+            /** Project */
+            project: string;
+            /** Archived */
+            archived: boolean;
+            /** Is Deleting */
+            is_deleting: boolean;
             /** May Edit */
             may_edit: boolean;
+        };
+        /**
+         * Explanation
+         * @description Outlook of a request for slots, and what it waits for. A field that does not apply is None.
+         */
+        Explanation: {
+            /** Request */
+            request: string;
+            /** Of */
+            of?: string | null;
+            task?: components["schemas"]["TaskRef"] | null;
+            /** Trial */
+            trial?: number | null;
+            /** Pool */
+            pool: string;
+            /** Slots */
+            slots: number;
+            /** Priority */
+            priority?: number | null;
+            /** State */
+            state?: string | null;
+            /** Gang */
+            gang?: string | null;
+            /**
+             * Outlook
+             * @enum {string}
+             */
+            outlook: "now" | "later" | "never";
+            /** Unfollowed Since */
+            unfollowed_since?: string | null;
+            /** Position */
+            position?: number | null;
+            /** Waiting Ahead */
+            waiting_ahead?: number | null;
+            /** Expected */
+            expected?: string | null;
+            /** Expected At */
+            expected_at?: string | null;
+            /** Queue Class */
+            queue_class?: string | null;
+            /** Waited S */
+            waited_s?: number | null;
+            /** Held S */
+            held_s?: number | null;
+            /** Weight */
+            weight?: number | null;
+            /** Max Slots */
+            max_slots?: number | null;
+            /** Claimed */
+            claimed?: {
+                [key: string]: number[];
+            } | null;
+            /** Reserved Hosts */
+            reserved_hosts?: string[] | null;
+            /** Paused */
+            paused?: boolean | null;
+            /** Preempted For */
+            preempted_for?: string | null;
+            /** Job */
+            job?: string | null;
+            /** Job State */
+            job_state?: string | null;
+            /** Submitted */
+            submitted?: string | null;
+            /** Job Ends */
+            job_ends?: string | null;
+            /** Nodes */
+            nodes?: string | null;
+            /** Partition */
+            partition?: string | null;
+            /** Node Slots */
+            node_slots?: string | null;
+            /** Longest Job */
+            longest_job?: string | null;
+            /** Hosts */
+            hosts?: {
+                [key: string]: number[];
+            } | null;
+            /** Reason */
+            reason: string | null;
+        };
+        /**
+         * FailureGroup
+         * @description Trials of an experiment that failed with the same cause.
+         */
+        FailureGroup: {
+            /** Cause */
+            cause: string;
+            /** Count */
+            count: number;
+            /** Trials */
+            trials: number[];
+            /** Error */
+            error: string;
+            /** Cause Kind */
+            cause_kind: string | null;
+            /** Raised */
+            raised: components["schemas"]["RaisedError"][];
+            /** Advice */
+            advice: string;
+        };
+        /**
+         * FileChange
+         * @description Change of a file from one archive to another one.
+         * @enum {string}
+         */
+        FileChange: "added" | "removed" | "changed";
+        /**
+         * FileKind
+         * @description Kind of a file of packed code.
+         * @enum {string}
+         */
+        FileKind: "text" | "binary" | "link";
+        /**
+         * FlameGraph
+         * @description Flame graph of a trace: its threads, the busiest first, then the streams of its GPUs.
+         */
+        FlameGraph: {
+            /** Span Us */
+            span_us: number;
+            /** Events */
+            events: number;
+            /** Tracks */
+            tracks: components["schemas"]["FlameTrack"][];
+            /** More */
+            more: number;
+        };
+        /**
+         * FlameNode
+         * @description Calls of one name below the same callers, added up.
+         */
+        FlameNode: {
+            /** Name */
+            name: string;
+            /** Parent */
+            parent: number | null;
+            /** Total Us */
+            total_us: number;
+            /** Self Us */
+            self_us: number;
+            /** Calls */
+            calls: number;
+        };
+        /**
+         * FlameTrack
+         * @description Work of one thread, or of one stream of a GPU.
+         */
+        FlameTrack: {
+            /** Name */
+            name: string;
+            /** Is Gpu */
+            is_gpu: boolean;
+            /** Total Us */
+            total_us: number;
+            /** Nodes */
+            nodes: components["schemas"]["FlameNode"][];
+            /** Left Out */
+            left_out: number;
         };
         /**
          * Fork
@@ -2201,6 +3248,14 @@ export interface components {
             description: string;
             /** Tags */
             tags: string[];
+            /** Owner */
+            owner: string;
+            /** Project */
+            project: string;
+            /** Archived */
+            archived: boolean;
+            /** Is Deleting */
+            is_deleting: boolean;
             /** May Edit */
             may_edit: boolean;
             /** Config Id */
@@ -2260,6 +3315,42 @@ export interface components {
             map_index: number;
             /** Is Current */
             is_current: boolean;
+        };
+        /**
+         * Freed
+         * @description Data that the deletion of experiments removes. Task logs of Airflow, configurations and code stay.
+         */
+        Freed: {
+            /**
+             * Trials
+             * @default 0
+             */
+            trials: number;
+            /**
+             * Checkpoints
+             * @default 0
+             */
+            checkpoints: number;
+            /**
+             * Checkpoint Bytes
+             * @default 0
+             */
+            checkpoint_bytes: number;
+            /**
+             * Hosts
+             * @default 0
+             */
+            hosts: number;
+            /**
+             * Rows
+             * @default 0
+             */
+            rows: number;
+            /**
+             * Log Bytes
+             * @default 0
+             */
+            log_bytes: number;
         };
         /**
          * GangAction
@@ -2336,6 +3427,8 @@ export interface components {
             expected_at: string | null;
             /** Is Paused */
             is_paused: boolean;
+            /** Never Fits */
+            never_fits: boolean;
             /** Unfollowed Since */
             unfollowed_since: string | null;
             job: components["schemas"]["SchedulerJob"] | null;
@@ -2393,6 +3486,27 @@ export interface components {
             value: string;
         };
         /**
+         * Heat
+         * @description Latest minute of one metric.
+         */
+        Heat: {
+            metric: components["schemas"]["HeatMetric"];
+            /** Unit */
+            unit: string;
+            /** Minimum */
+            minimum: number;
+            /** Maximum */
+            maximum: number;
+            /** Hosts */
+            hosts: components["schemas"]["HostHeat"][];
+        };
+        /**
+         * HeatMetric
+         * @description Value that the colour of a slot shows.
+         * @enum {string}
+         */
+        HeatMetric: "load" | "memory" | "temperature" | "power";
+        /**
          * Holder
          * @description A gang that holds slots.
          */
@@ -2429,6 +3543,23 @@ export interface components {
             host: components["schemas"]["ClusterHost"];
         };
         /**
+         * HostDescription
+         * @description One host: state, slots, holders, facts of its last probe, and the latest results of its checks.
+         */
+        HostDescription: {
+            host: components["schemas"]["ClusterHost"];
+            /** Holders */
+            holders: {
+                [key: string]: components["schemas"]["Holder"];
+            };
+            /** Probed At */
+            probed_at: string | null;
+            /** Facts */
+            facts: components["schemas"]["HostFact"][];
+            /** Rates */
+            rates: components["schemas"]["MeasuredRate"][];
+        };
+        /**
          * HostDetails
          * @description Facts of a host that the page of all hosts does not show.
          */
@@ -2445,6 +3576,26 @@ export interface components {
             environments_bytes: number;
             /** Other Stores */
             other_stores: string[];
+        };
+        /**
+         * HostFact
+         * @description A fact of the last probe in words.
+         */
+        HostFact: {
+            /** Name */
+            name: string;
+            /** Text */
+            text: string;
+        };
+        /**
+         * HostHeat
+         * @description Values of the slots of one host.
+         */
+        HostHeat: {
+            /** Name */
+            name: string;
+            /** Slots */
+            slots: (number | null)[];
         };
         /**
          * HostProvenance
@@ -2565,6 +3716,32 @@ export interface components {
             name: string;
             /** Value */
             value: number;
+            /** Chance */
+            chance?: number | null;
+        };
+        /**
+         * InferenceOptions
+         * @description Options of a batch inference, which override those of a configuration. None = as the configuration says.
+         */
+        InferenceOptions: {
+            /** Processor */
+            processor?: string | null;
+            /** Inputs */
+            inputs?: string[] | null;
+            /** Outputs */
+            outputs?: string | null;
+            /** Weights */
+            weights?: string | null;
+            /** Batch Size */
+            batch_size?: string | null;
+            /** On Bad Shard */
+            on_bad_shard?: string | null;
+            /** On Bad Row */
+            on_bad_row?: string | null;
+            /** Slots */
+            slots?: number | null;
+            /** Pool */
+            pool?: string | null;
         };
         /**
          * InferenceProgress
@@ -2575,6 +3752,10 @@ export interface components {
             total: number;
             /** Done */
             done: number;
+            /** Missing */
+            missing: number;
+            /** Computed */
+            computed: number;
             /** Skipped */
             skipped: number;
             /** Failed */
@@ -2583,6 +3764,8 @@ export interface components {
             rows: number | null;
             /** Rows Done */
             rows_done: number;
+            /** Rows Bad */
+            rows_bad: number;
             /** Share */
             share: number;
             /** Rows Per S */
@@ -2611,6 +3794,12 @@ export interface components {
             cpu_share: number | null;
         };
         /**
+         * Kind
+         * @description Type of the values of a name.
+         * @enum {string}
+         */
+        Kind: "number" | "text" | "time" | "flag" | "texts" | "any";
+        /**
          * LockFile
          * @description A lock file from which hosts built the environment of the ranks.
          */
@@ -2619,6 +3808,102 @@ export interface components {
             path: string;
             /** Digest */
             digest: string;
+        };
+        /**
+         * LogEnd
+         * @description Last lines of the log of the rank that failed, without those that ``details`` has.
+         */
+        LogEnd: {
+            /** Rank */
+            rank: number;
+            /** Host */
+            host: string;
+            /** Lines */
+            lines: string[];
+            /** Has More */
+            has_more: boolean;
+        };
+        /**
+         * LogLevel
+         * @description Level of a line, from the least important one on.
+         * @enum {string}
+         */
+        LogLevel: "debug" | "info" | "warning" | "error";
+        /**
+         * LogLine
+         * @description A line of a rank's log.
+         */
+        LogLine: {
+            /** Number */
+            number: number | null;
+            /** Offset */
+            offset: number | null;
+            /** At */
+            at: string | null;
+            /** Level */
+            level: string | null;
+            /** Text */
+            text: string;
+            /** Chars */
+            chars: number;
+        };
+        /**
+         * LogLines
+         * @description Lines of a rank's log in order, and the state of its attempt.
+         */
+        LogLines: {
+            /** Attempt */
+            attempt: number;
+            /** Rank */
+            rank: number;
+            /** Ranks */
+            ranks: number;
+            /** Is Started */
+            is_started: boolean;
+            /** Is Over */
+            is_over: boolean;
+            /** State */
+            state: string;
+            /** Latest */
+            latest: number;
+            /** Reason */
+            reason: string | null;
+            /** Total */
+            total: number;
+            /** Copied Bytes */
+            copied_bytes: number;
+            /** Is Complete */
+            is_complete: boolean;
+            /** First */
+            first: number;
+            /** Rows */
+            rows: components["schemas"]["LogLine"][];
+            /** Tail */
+            tail: components["schemas"]["LogLine"][];
+        };
+        /**
+         * LogMatches
+         * @description Lines of a rank's log that a search found, in order.
+         */
+        LogMatches: {
+            /** Attempt */
+            attempt: number;
+            /** Rank */
+            rank: number;
+            /** Ranks */
+            ranks: number;
+            /** Is Over */
+            is_over: boolean;
+            /** Total */
+            total: number;
+            /** Is Complete */
+            is_complete: boolean;
+            /** Rows */
+            rows: components["schemas"]["LogLine"][];
+            /** Next */
+            next: number | null;
+            /** Problem */
+            problem: string | null;
         };
         /**
          * LogPiece
@@ -2666,6 +3951,11 @@ export interface components {
             start: number;
             /** End */
             end?: number | null;
+            /**
+             * Keep
+             * @default false
+             */
+            keep: boolean;
         };
         /**
          * Lookup
@@ -2684,11 +3974,38 @@ export interface components {
         Me: {
             /** User */
             user: string;
+            /** Owns Experiments */
+            owns_experiments: boolean;
             /** May Change Hosts */
             may_change_hosts: boolean;
             starting: components["schemas"]["Starting"];
             /** Version */
             version: string;
+        };
+        /**
+         * MeasuredRate
+         * @description One result of a host check.
+         */
+        MeasuredRate: {
+            /** Host */
+            host: string;
+            /** Slot */
+            slot: number | null;
+            /** To */
+            to: string | null;
+            /** Metric */
+            metric: string;
+            /** Value */
+            value: number;
+            /** Spread */
+            spread: number;
+            /** Kind */
+            kind: string;
+            slow?: components["schemas"]["SlowReference"] | null;
+            /** Finding */
+            finding: string | null;
+            /** At */
+            at?: string | null;
         };
         /**
          * MediaContent
@@ -2936,6 +4253,7 @@ export interface components {
             config: string;
             /** Template */
             template?: string | null;
+            inference?: components["schemas"]["InferenceOptions"] | null;
             /** Fork Of */
             fork_of?: number | null;
             /** Payload */
@@ -2946,6 +4264,20 @@ export interface components {
              * @default experiment
              */
             default_name: string;
+        };
+        /**
+         * NextStep
+         * @description Something to try.
+         */
+        NextStep: {
+            /** Text */
+            text: string;
+            /** Command */
+            command?: string | null;
+            /** Page */
+            page?: ("ranks" | "training" | "config" | "compare" | "cluster" | "queue" | "task_log" | "files") | null;
+            /** Host */
+            host?: string | null;
         };
         /**
          * NodeSize
@@ -2992,7 +4324,7 @@ export interface components {
          * @description Work of an operation.
          * @enum {string}
          */
-        OperationKind: "log" | "outputs" | "checkpoint" | "stacks" | "exec" | "probe" | "doctor" | "control";
+        OperationKind: "log" | "outputs" | "checkpoint" | "stacks" | "profile" | "exec" | "probe" | "doctor" | "check" | "control";
         /**
          * OperationState
          * @description State of an operation.
@@ -3155,6 +4487,44 @@ export interface components {
             stragglers: components["schemas"]["NamedStraggler"][];
         };
         /**
+         * ProfileRequest
+         * @description A trace of the next batches of running ranks.
+         */
+        ProfileRequest: {
+            /** Trial Id */
+            trial_id: number;
+            through?: components["schemas"]["Through"] | null;
+            /**
+             * Ranks
+             * @default [
+             *       0
+             *     ]
+             */
+            ranks: number[] | null;
+            /**
+             * Batches
+             * @default 3
+             */
+            batches: number;
+            /**
+             * With Stack
+             * @default false
+             */
+            with_stack: boolean;
+        };
+        /**
+         * RaisedError
+         * @description Error of a traceback.
+         */
+        RaisedError: {
+            /** Text */
+            text: string;
+            /** Frames */
+            frames: components["schemas"]["SourceFrame"][];
+            /** Library Frames */
+            library_frames: number;
+        };
+        /**
          * RankPlace
          * @description A rank and its place.
          */
@@ -3261,6 +4631,242 @@ export interface components {
              * @default []
              */
             secrets: components["schemas"]["GivenSecret"][];
+        };
+        /**
+         * ResultColumn
+         * @description A column of the results.
+         */
+        ResultColumn: {
+            /** Name */
+            name: string;
+            /** Type */
+            type: string;
+        };
+        /**
+         * ResultPreview
+         * @description First rows of the shard that was finished first, as short texts. Without a report there are no columns.
+         */
+        ResultPreview: {
+            /** Columns */
+            columns: components["schemas"]["ResultColumn"][];
+            /** Columns In All */
+            columns_in_all: number;
+            /** Rows */
+            rows: (string | null)[][];
+            /** Shard */
+            shard: number;
+            /** Label */
+            label: string;
+        };
+        /**
+         * Run
+         * @description A trial with the values of columns.
+         */
+        Run: {
+            /** Trial Id */
+            trial_id: number;
+            /** Name */
+            name: string | null;
+            /** Number */
+            number: number;
+            /** Experiment Id */
+            experiment_id: number;
+            /** Experiment */
+            experiment: string;
+            state: components["schemas"]["TrialState"];
+            /** Values */
+            values: unknown[];
+        };
+        /**
+         * RunChart
+         * @description A chart that a view has pinned.
+         */
+        RunChart: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "scatter" | "curves";
+            /** Y */
+            y: string;
+            /** X */
+            x: string;
+        };
+        /**
+         * RunChartBody
+         * @description A chart that a view pins.
+         */
+        RunChartBody: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "scatter" | "curves";
+            /** Y */
+            y: string;
+            /**
+             * X
+             * @default
+             */
+            x: string;
+        };
+        /**
+         * RunFact
+         * @description A fact that expressions may name.
+         */
+        RunFact: {
+            /** Name */
+            name: string;
+            kind: components["schemas"]["Kind"];
+            /** Meaning */
+            meaning: string;
+            /** Choices */
+            choices: string[];
+        };
+        /**
+         * RunFigures
+         * @description Figures of a column over a group, None where there is no number.
+         */
+        RunFigures: {
+            /** Count */
+            count: number;
+            /** Mean */
+            mean: number | null;
+            /** Std */
+            std: number | null;
+            /** Min */
+            min: number | null;
+            /** Max */
+            max: number | null;
+        };
+        /**
+         * RunGroup
+         * @description Trials with equal values.
+         */
+        RunGroup: {
+            /** Keys */
+            keys: unknown[];
+            /** Trials */
+            trials: number;
+            /** Figures */
+            figures: components["schemas"]["RunFigures"][];
+        };
+        /**
+         * RunGroupPage
+         * @description One page of groups.
+         */
+        RunGroupPage: {
+            /** Rows */
+            rows: components["schemas"]["RunGroup"][];
+            /** Total */
+            total: number;
+            /** By */
+            by: string[];
+            /** Columns */
+            columns: string[];
+        };
+        /**
+         * RunNames
+         * @description Names that expressions may have, as they are written there.
+         */
+        RunNames: {
+            /** Facts */
+            facts: components["schemas"]["RunFact"][];
+            /** Params */
+            params: string[];
+            /** Metrics */
+            metrics: string[];
+        };
+        /**
+         * RunPage
+         * @description One page of the table of runs.
+         */
+        RunPage: {
+            /** Rows */
+            rows: components["schemas"]["Run"][];
+            /** Total */
+            total: number;
+            /** Columns */
+            columns: string[];
+            /** Hint */
+            hint: string | null;
+        };
+        /**
+         * RunView
+         * @description A saved view of the table of runs.
+         */
+        RunView: {
+            /** View Id */
+            view_id: number;
+            /** Name */
+            name: string;
+            /** Owner */
+            owner: string;
+            /** Is Own */
+            is_own: boolean;
+            /** Is Shared */
+            is_shared: boolean;
+            /** Where */
+            where: string;
+            /** Columns */
+            columns: string[];
+            /** By */
+            by: string[];
+            /** Sort */
+            sort: string;
+            /** Charts */
+            charts: components["schemas"]["RunChart"][];
+            /**
+             * Changed At
+             * Format: date-time
+             */
+            changed_at: string;
+        };
+        /**
+         * RunViewBody
+         * @description A view of the table of runs.
+         */
+        RunViewBody: {
+            /** Name */
+            name: string;
+            /**
+             * Is Shared
+             * @default false
+             */
+            is_shared: boolean;
+            /**
+             * Where
+             * @default
+             */
+            where: string;
+            /**
+             * Columns
+             * @default []
+             */
+            columns: string[];
+            /**
+             * By
+             * @default []
+             */
+            by: string[];
+            /**
+             * Sort
+             * @default
+             */
+            sort: string;
+            /**
+             * Charts
+             * @default []
+             */
+            charts: components["schemas"]["RunChartBody"][];
+        };
+        /**
+         * RunViewPage
+         * @description The views of a user, and those that other users share.
+         */
+        RunViewPage: {
+            /** Rows */
+            rows: components["schemas"]["RunView"][];
         };
         /**
          * Rung
@@ -3467,6 +5073,8 @@ export interface components {
             rows: number | null;
             /** Rows Done */
             rows_done: number;
+            /** Rows Bad */
+            rows_bad: number;
             /** Share */
             share: number;
             /** Rows Per S */
@@ -3477,6 +5085,11 @@ export interface components {
             words: string;
             /** Location */
             location: string;
+            /**
+             * On Bad Row
+             * @enum {string}
+             */
+            on_bad_row: "fail" | "skip" | "mark";
             /** Troubles */
             troubles: components["schemas"]["ShardTrouble"][];
         };
@@ -3525,6 +5138,45 @@ export interface components {
             device_name?: string | null;
         };
         /**
+         * SlotSpan
+         * @description Time in which an attempt of a trial held slots.
+         */
+        SlotSpan: {
+            /** Trial Id */
+            trial_id: number;
+            /** Number */
+            number: number;
+            state: components["schemas"]["TrialState"];
+            /** Metric */
+            metric: number | ("nan" | "inf" | "-inf") | null;
+            /** Attempt */
+            attempt: number;
+            attempt_state: components["schemas"]["AttemptState"];
+            /**
+             * Granted At
+             * Format: date-time
+             */
+            granted_at: string;
+            /** Started At */
+            started_at: string | null;
+            /** Ended At */
+            ended_at: string | null;
+            /** Placement */
+            placement: {
+                [key: string]: number[];
+            };
+        };
+        /**
+         * SlotTimeline
+         * @description Slots that the trials of an experiment held, by attempt.
+         */
+        SlotTimeline: {
+            /** Total */
+            total: number;
+            /** Spans */
+            spans: components["schemas"]["SlotSpan"][];
+        };
+        /**
          * SlowCause
          * @description Cause of a slow rank, as far as facts of its host show it.
          * @enum {string}
@@ -3543,6 +5195,30 @@ export interface components {
             busy_s: number | null;
             /** Ratio */
             ratio: number;
+        };
+        /**
+         * SlowReference
+         * @description What a result was compared with when it was named as slow.
+         */
+        SlowReference: {
+            /** Basis */
+            basis: string;
+            /** Reference */
+            reference: number;
+        };
+        /**
+         * SourceFrame
+         * @description Frame of a traceback in the user's own code.
+         */
+        SourceFrame: {
+            /** File */
+            file: string;
+            /** Line */
+            line: number;
+            /** Function */
+            function: string;
+            /** Code */
+            code: string;
         };
         /**
          * StacksRequest
@@ -3697,14 +5373,16 @@ export interface components {
             maximum: (number | null)[];
         };
         /**
-         * TemplateRow
-         * @description One stored template.
+         * Template
+         * @description One version of a stored template.
          */
-        TemplateRow: {
+        Template: {
             /** Name */
             name: string;
             /** Version */
             version: number;
+            /** Text */
+            text: string;
             /** Set By */
             set_by: string;
             /**
@@ -3712,14 +5390,27 @@ export interface components {
              * Format: date-time
              */
             set_at: string;
+            /**
+             * Removed
+             * @default false
+             */
+            removed: boolean;
         };
         /**
-         * Templates
-         * @description All stored templates.
+         * TemplateList
+         * @description Templates, or versions of one.
          */
-        Templates: {
+        TemplateList: {
             /** Rows */
-            rows: components["schemas"]["TemplateRow"][];
+            rows: components["schemas"]["Template"][];
+        };
+        /**
+         * TemplateText
+         * @description Body of a check and of a change of a template.
+         */
+        TemplateText: {
+            /** Text */
+            text: string;
         };
         /**
          * Through
@@ -3867,6 +5558,12 @@ export interface components {
             description: string;
             /** Tags */
             tags: string[];
+            /** Owner */
+            owner: string;
+            /** Project */
+            project: string;
+            /** Archived */
+            archived: boolean;
             task: components["schemas"]["TaskRef"];
             state: components["schemas"]["TrialState"];
             /** State Text */
@@ -3972,6 +5669,47 @@ export interface components {
             is_inference: boolean;
             /** May Edit */
             may_edit: boolean;
+        };
+        /**
+         * TrialFailure
+         * @description Cause of a trial's failure, with what helps to remove it.
+         */
+        TrialFailure: {
+            /** Trial Id */
+            trial_id: number;
+            /** Attempt */
+            attempt: number;
+            /**
+             * Phase
+             * @enum {string}
+             */
+            phase: "start" | "training";
+            /** Cause */
+            cause: string;
+            /** Error */
+            error: string;
+            /** Kind */
+            kind: ("user" | "platform" | "infra") | null;
+            /** Cause Kind */
+            cause_kind: string | null;
+            /** Rank */
+            rank: number | null;
+            /** Host */
+            host: string | null;
+            /** At */
+            at: string | null;
+            /** Same Attempts */
+            same_attempts: number[];
+            /** Raised */
+            raised: components["schemas"]["RaisedError"][];
+            /** Details */
+            details: string;
+            log: components["schemas"]["LogEnd"] | null;
+            /** Is Restricted */
+            is_restricted: boolean;
+            baseline: components["schemas"]["Baseline"] | null;
+            /** Steps */
+            steps: components["schemas"]["NextStep"][];
         };
         /**
          * TrialMedia
@@ -4083,6 +5821,12 @@ export interface components {
             description: string;
             /** Tags */
             tags: string[];
+            /** Owner */
+            owner: string;
+            /** Project */
+            project: string;
+            /** Archived */
+            archived: boolean;
             task: components["schemas"]["TaskRef"];
             state: components["schemas"]["TrialState"];
             /** State Text */
@@ -4138,6 +5882,37 @@ export interface components {
         TrialTimeline: {
             /** Entries */
             entries: components["schemas"]["TimelineEntry"][];
+        };
+        /**
+         * Usage
+         * @description Slot hours of the last days, as far as the store keeps trials. A gang counts from its grant to its release.
+         */
+        Usage: {
+            by: components["schemas"]["UsageBy"];
+            /** Days */
+            days: string[];
+            /** Rows */
+            rows: components["schemas"]["UsageRow"][];
+            /** More */
+            more: number;
+        };
+        /**
+         * UsageBy
+         * @description Owner to which slot hours are counted.
+         * @enum {string}
+         */
+        UsageBy: "pool" | "user" | "dag";
+        /**
+         * UsageRow
+         * @description Slot hours of one pool, user or DAG.
+         */
+        UsageRow: {
+            /** Name */
+            name: string;
+            /** Slot Hours */
+            slot_hours: number[];
+            /** Total */
+            total: number;
         };
         /**
          * Utilization
@@ -4293,6 +6068,266 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Cluster"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    host_api_v1_hosts__name__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostDescription"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    heat_api_v1_cluster_heat_get: {
+        parameters: {
+            query?: {
+                metric?: components["schemas"]["HeatMetric"];
+                /** @description names; unknown ones are left out */
+                host?: string[] | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Heat"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    usage_api_v1_cluster_usage_get: {
+        parameters: {
+            query?: {
+                by?: components["schemas"]["UsageBy"];
+                /** @description with today */
+                days?: number;
+                pool?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Usage"];
                 };
             };
             /** @description not logged in */
@@ -4913,7 +6948,14 @@ export interface operations {
                 run_id?: string | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
-                sort?: "created_at" | "ended_at" | "name" | "dag_id" | "state" | "method" | "best" | "max_trials" | "progress";
+                /** @description only those of this owner */
+                owner?: string | null;
+                /** @description only those of the user of the request, whatever owner says */
+                mine?: boolean;
+                /** @description only those in this project */
+                project?: string | null;
+                archived?: "no" | "only" | "all";
+                sort?: "created_at" | "ended_at" | "name" | "dag_id" | "state" | "method" | "best" | "max_trials" | "progress" | "owner" | "project";
                 order?: "asc" | "desc";
                 limit?: number;
                 offset?: number;
@@ -5094,7 +7136,14 @@ export interface operations {
                 dag_id?: string | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
-                sort?: "created_at" | "ended_at" | "name" | "dag_id" | "state" | "method" | "best" | "max_trials" | "progress";
+                /** @description only those of this owner */
+                owner?: string | null;
+                /** @description only those of the user of the request, whatever owner says */
+                mine?: boolean;
+                /** @description only those in this project */
+                project?: string | null;
+                archived?: "no" | "only" | "all";
+                sort?: "created_at" | "ended_at" | "name" | "dag_id" | "state" | "method" | "best" | "max_trials" | "progress" | "owner" | "project";
                 order?: "asc" | "desc";
             };
             header?: never;
@@ -5524,6 +7573,94 @@ export interface operations {
             };
         };
     };
+    experiment_timeline_api_v1_experiments__experiment_id__timeline_get: {
+        parameters: {
+            query?: {
+                /** @description attempts, the latest ones */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                experiment_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlotTimeline"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     trials_api_v1_trials_get: {
         parameters: {
             query?: {
@@ -5534,6 +7671,8 @@ export interface operations {
                 state?: components["schemas"]["TrialState"][] | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
+                /** @description filter expression; empty: all */
+                where?: string;
                 /** @description also trials of cleared tasks and older plans */
                 replaced?: boolean;
                 /** @description a column, or hparams.<name> */
@@ -5652,6 +7791,717 @@ export interface operations {
                 content: {
                     "application/json": unknown;
                 };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    runs_api_v1_runs_get: {
+        parameters: {
+            query?: {
+                /** @description filter expression; empty: all */
+                where?: string;
+                /** @description names, as in expressions */
+                column?: string[] | null;
+                /** @description a name; empty: the time of the submission */
+                sort?: string;
+                order?: "asc" | "desc";
+                /** @description also trials of cleared tasks and older plans */
+                replaced?: boolean;
+                limit?: number;
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunPage"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    run_groups_api_v1_runs_groups_get: {
+        parameters: {
+            query: {
+                /** @description names, or params for all */
+                by: string[];
+                /** @description filter expression; empty: all */
+                where?: string;
+                /** @description names, as in expressions */
+                column?: string[] | null;
+                /** @description a name of by, or mean:NAME, std:NAME, min:NAME, max:NAME */
+                sort?: string;
+                order?: "asc" | "desc";
+                /** @description also trials of cleared tasks and older plans */
+                replaced?: boolean;
+                limit?: number;
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunGroupPage"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    runs_csv_api_v1_runs_csv_get: {
+        parameters: {
+            query?: {
+                /** @description filter expression; empty: all */
+                where?: string;
+                /** @description names, as in expressions */
+                column?: string[] | null;
+                /** @description groups instead of trials */
+                by?: string[] | null;
+                sort?: string;
+                order?: "asc" | "desc";
+                /** @description also trials of cleared tasks and older plans */
+                replaced?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    names_api_v1_runs_names_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunNames"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    views_api_v1_runs_views_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunViewPage"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    add_view_api_v1_runs_views_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RunViewBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunView"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    set_view_api_v1_runs_views__view_id__put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                view_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RunViewBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunView"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    remove_view_api_v1_runs_views__view_id__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                view_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description not logged in */
             401: {
@@ -6591,6 +9441,91 @@ export interface operations {
             };
         };
     };
+    results_api_v1_trials__trial_id__results_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResultPreview"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     outputs_api_v1_trials__trial_id__outputs_get: {
         parameters: {
             query?: never;
@@ -7041,6 +9976,94 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MediaContent"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    flames_api_v1_trials__trial_id__flames_get: {
+        parameters: {
+            query: {
+                /** @description path of an output that is a trace */
+                file: string;
+            };
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FlameGraph"];
                 };
             };
             /** @description not logged in */
@@ -7726,16 +10749,13 @@ export interface operations {
             };
         };
     };
-    lookup_api_v1_lookup_get: {
+    of_trial_api_v1_trials__trial_id__failure_get: {
         parameters: {
-            query: {
-                dag_id: string;
-                run_id: string;
-                task_id?: string | null;
-                map_index?: number | null;
-            };
+            query?: never;
             header?: never;
-            path?: never;
+            path: {
+                trial_id: number;
+            };
             cookie?: never;
         };
         requestBody?: never;
@@ -7746,7 +10766,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Lookup"];
+                    "application/json": components["schemas"]["TrialFailure"];
                 };
             };
             /** @description not logged in */
@@ -7814,9 +10834,385 @@ export interface operations {
             };
         };
     };
-    templates_api_v1_templates_get: {
+    of_experiment_api_v1_experiments__experiment_id__failures_get: {
         parameters: {
             query?: never;
+            header?: never;
+            path: {
+                experiment_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExperimentFailures"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    lines_api_v1_trials__trial_id__log_lines_get: {
+        parameters: {
+            query?: {
+                rank?: number;
+                /** @description number of the attempt; the latest without it */
+                attempt?: number | null;
+                /** @description number of the first line; negative: counted from the end */
+                first?: number;
+                count?: number;
+                /** @description ISO 8601 with a time zone */
+                at?: string | null;
+                /** @description also lines behind these, from the stored end of the log */
+                tail?: boolean;
+            };
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogLines"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    search_api_v1_trials__trial_id__log_search_get: {
+        parameters: {
+            query?: {
+                rank?: number;
+                /** @description number of the attempt; the latest without it */
+                attempt?: number | null;
+                text?: string;
+                /** @description the text is a regular expression of Python */
+                regex?: boolean;
+                /** @description this level and more important ones */
+                level?: components["schemas"]["LogLevel"] | null;
+                /** @description ISO 8601 with a time zone */
+                since?: string | null;
+                /** @description ISO 8601 with a time zone */
+                until?: string | null;
+                /** @description number of the line at which the search begins */
+                first?: number;
+                count?: number;
+            };
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogMatches"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    text_api_v1_trials__trial_id__log_text_get: {
+        parameters: {
+            query?: {
+                rank?: number;
+                /** @description number of the attempt; the latest without it */
+                attempt?: number | null;
+            };
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    lookup_api_v1_lookup_get: {
+        parameters: {
+            query: {
+                dag_id: string;
+                run_id: string;
+                task_id?: string | null;
+                map_index?: number | null;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -7829,7 +11225,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Templates"];
+                    "application/json": components["schemas"]["Lookup"];
                 };
             };
             /** @description not logged in */
@@ -8002,6 +11398,783 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ForkSource"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    templates_api_v1_templates_get: {
+        parameters: {
+            query?: {
+                /** @description also the text of each template */
+                texts?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    validate_api_v1_templates_validate_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TemplateText"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckedTemplate"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    template_api_v1_templates__name__get: {
+        parameters: {
+            query?: {
+                /** @description the current one without it */
+                version?: number | null;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Template"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    set_template_api_v1_templates__name__put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TemplateText"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Template"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    remove_api_v1_templates__name__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    versions_api_v1_templates__name__versions_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TemplateList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    of_trial_api_v1_trials__trial_id__explanation_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Explanation"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    of_gang_api_v1_gangs__allocation_id__explanation_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                allocation_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Explanation"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    of_config_api_v1_configs_explain_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ConfigText"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Explanation"];
                 };
             };
             /** @description not logged in */
@@ -8935,6 +13108,349 @@ export interface operations {
             };
         };
     };
+    of_trial_api_v1_trials__trial_id__code_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CodeListing"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    of_experiment_api_v1_experiments__experiment_id__code_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CodeListing"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    text_api_v1_trials__trial_id__code_text_get: {
+        parameters: {
+            query: {
+                /** @description path of the file, as the listing has it */
+                file: string;
+            };
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CodeText"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    changes_api_v1_differences_code_get: {
+        parameters: {
+            query: {
+                trial: number[];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CodeChanges"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     log_api_v1_operations_log_post: {
         parameters: {
             query?: never;
@@ -9032,6 +13548,93 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["StacksRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Operation"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    profile_api_v1_operations_profile_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProfileRequest"];
             };
         };
         responses: {
@@ -9380,6 +13983,93 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["ProbeRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Operation"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    check_api_v1_operations_check_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CheckRequest"];
             };
         };
         responses: {
@@ -10933,6 +15623,93 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ExperimentAction"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    act_api_v1_experiments_actions_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BulkRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkResult"];
                 };
             };
             /** @description not logged in */

@@ -29,7 +29,6 @@ import { ENDED } from "../trial/words";
 import { DifferenceRows } from "./DifferenceRows";
 import { MediaSection } from "./MediaSection";
 import { countText, differenceGroups } from "./differences";
-import { countText, type DifferenceGroup, differenceGroups, type DifferenceRow } from "./differences";
 import { TrialAdder } from "./TrialAdder";
 
 const USUAL = { ...USUAL_CURVE_VIEW, trial: [] as readonly string[], metric: [] as readonly string[], x: "batches" };

@@ -12,8 +12,6 @@ import { ProgressBar } from "../../components/ProgressBar";
 import { Stale } from "../../components/Stale";
 import { StateBadge } from "../../components/StateBadge";
 import { count, NONE } from "../../format/numbers";
-import { count, NONE, number } from "../../format/numbers";
-import { lookOf, StateBadge } from "../../components/StateBadge";
 import { duration } from "../../format/times";
 import { LIVE_MS, useData } from "../../hooks/useData";
 import { ResultsPreview } from "./ResultsPreview";

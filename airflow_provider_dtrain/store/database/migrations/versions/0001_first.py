@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from alembic import op
 
-from airflow_provider_dtrain.store.database import comment_table, log_tables, run_tables
 from airflow_provider_dtrain.store.database.tables import metadata
 
 #: Its second part is a digest of the tables. It changes with them, so a store with other tables is refused.
-revision = "0001_bf7f4b7d"
+revision = "0001_c2a9cebc"
 down_revision = None
 
 
