@@ -326,7 +326,7 @@ class Experiment:
         :raises ConflictError: it has not ended, or another experiment needs it
         """
         found = ServerControl(self._client.session).act("delete", [self.id])
-        if found.refused:
+        if found.refused_count:
             raise ConflictError(found.outcomes[0].message)
         return found.freed or Freed()
 

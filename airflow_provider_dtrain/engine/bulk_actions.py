@@ -85,7 +85,7 @@ def bulk_action(
     if action == "delete" and begun and not dry_run:
         message = f"{message} {control.remove(begun)}"
     return BulkResult(
-        outcomes=outcomes, done=len(begun), refused=len(outcomes) - len(begun), freed=freed, message=message
+        outcomes=outcomes, done_count=len(begun), refused_count=len(outcomes) - len(begun), freed=freed, message=message
     )
 
 

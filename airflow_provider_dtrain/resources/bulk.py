@@ -46,8 +46,8 @@ class BulkResult:
     """Outcome of an action, or with a dry run what it would do."""
 
     outcomes: list[BulkOutcome]
-    done: int
-    refused: int
+    done_count: int
+    refused_count: int
     #: None: the action removes nothing.
     freed: Freed | None
     #: What happens to all that were not refused.

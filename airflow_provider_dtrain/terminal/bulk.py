@@ -31,7 +31,7 @@ def _command(action: BulkAction, after: str = "") -> Callable[[Namespace, Source
 def delete_experiments(args: Namespace, source: Source, control: Control) -> None:
     """Delete experiments after a confirmation that names what is removed."""
     planned = control.act("delete", args.ids, dry_run=True)
-    if args.dry_run or not planned.done:
+    if args.dry_run or not planned.done_count:
         _finish(args, planned, "")
         return
     for one in planned.outcomes:
@@ -39,8 +39,8 @@ def delete_experiments(args: Namespace, source: Source, control: Control) -> Non
     if not confirm(f"{planned.message} This cannot be undone. Delete?", yes=args.yes):
         note("Nothing was changed.")
         return
-    chosen = [one.experiment_id for one in planned.outcomes if not one.is_refused]
-    _finish(args, control.act("delete", chosen), "")
+    refused = {one.experiment_id for one in planned.outcomes if one.is_refused}
+    _finish(args, control.act("delete", [one for one in args.ids if one not in refused]), "")
 
 
 def _finish(args: Namespace, found: BulkResult, after: str) -> None:
@@ -48,7 +48,7 @@ def _finish(args: Namespace, found: BulkResult, after: str) -> None:
 
     :raises ConflictError: all experiments were refused
     """
-    if not found.done:
+    if not found.done_count:
         raise ConflictError("\n".join(one.message for one in found.outcomes))
     rows: list[dict[str, Any]] = [
         {"id": one.experiment_id, "name": one.name, "refused": one.is_refused, "message": one.message}

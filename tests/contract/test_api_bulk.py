@@ -93,7 +93,7 @@ def test_a_dry_run_names_counts_and_changes_nothing(api, pool):
     done, running = ended(pool, "done"), planned(pool, "running")
     running.submit(0, slots=1)
     found = acted(api, "delete", [done, running.view.experiment_id, done], dry_run=True)
-    assert (found["done"], found["refused"], found["freed"]["trials"]) == (1, 1, 1)
+    assert (found["done_count"], found["refused_count"], found["freed"]["trials"]) == (1, 1, 1)
     assert found["message"].startswith("1 experiment: deleted for good. Removed with them: 1 trial, 0 checkpoints")
     assert "has not ended" in found["outcomes"][1]["message"]
     assert api.logged == []
@@ -115,7 +115,7 @@ def test_experiments_are_moved_tagged_stopped_and_killed(api, pool):
     ids = [search.view.experiment_id for search in (one, two)]
     for search in (one, two):
         search.submit(0, slots=1)
-    assert acted(api, "move", ids, project="vision")["done"] == 2
+    assert acted(api, "move", ids, project="vision")["done_count"] == 2
     acted(api, "tag", ids, tags=["paper"])
     acted(api, "stop", ids[:1])
     acted(api, "kill", ids[1:])
@@ -149,7 +149,7 @@ def test_an_action_needs_the_right_to_edit_and_other_experiments_are_not_named(p
     mine, readable, hidden = ended(pool, "mine"), ended(pool, "read", dag="b"), ended(pool, "hidden", dag="c")
     api = Api(pool, readable={"d", "b"}, editable={"d"})
     found = acted(api, "archive", [mine, readable, hidden, 999])
-    assert (found["done"], found["refused"]) == (1, 3)
+    assert (found["done_count"], found["refused_count"]) == (1, 3)
     words = {one["experiment_id"]: (one["name"], one["message"]) for one in found["outcomes"]}
     assert words[readable] == ("", "You may not edit runs of DAG 'b'.")
     assert words[hidden] == ("", words[999][1].replace("999", str(hidden)))

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 from airflow_provider_dtrain.client import answers as a
 from airflow_provider_dtrain.client import common_answers as c
 from airflow_provider_dtrain.core import rank_results
+from airflow_provider_dtrain.resources.bulk import BulkResult
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentPage, ExperimentSummary
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
@@ -168,6 +169,7 @@ ROUTES = (
     Route("GET", r"/api/v2/dags/.*", a.DagRun),
     Route("POST", r"/configs/validate", a.Validation),
     Route("POST", r"/experiments", a.Started),
+    Route("POST", r"/experiments/actions", BulkResult),
     Route("POST", r"/trials/1/reproduce", a.Started),
     Route("POST", r"/auth/token", c.Token),
     Route("POST", r"/operations/\w+", a.ServerOperation),

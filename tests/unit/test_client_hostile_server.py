@@ -61,6 +61,9 @@ COMMANDS = (
     "experiments activate 1", "experiments stop 1 -y", "experiments kill 1 -y", "experiments set 1 --weight 2 --name a",
     "queue list", "hosts list", "slots list", "hosts probe", "doctor", "hosts drain a", "hosts enable a",
     "hosts disable a -y",
+    "experiments archive 1 2", "experiments unarchive 1", "experiments move 1 --project vision",
+    "experiments delete 1 -y",
+    "experiments list --mine --owner ann --project vision --archived all",
 )  # fmt: skip
 _DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 #: Sequences of views, and what a log may keep.

@@ -58,7 +58,7 @@ def act(call: CallDep, body: BulkRequest) -> BulkResult:
     refused = [
         BulkOutcome(experiment_id=one, name="", is_refused=True, message=str(error)) for one, error in refusals.items()
     ]
-    return replace(found, outcomes=[*found.outcomes, *refused], refused=found.refused + len(refused))
+    return replace(found, outcomes=[*found.outcomes, *refused], refused_count=found.refused_count + len(refused))
 
 
 def _admit(call: Call, experiment_id: int, body: BulkRequest) -> None:

@@ -67,10 +67,10 @@ export const BulkDialog = ({ offer, ids, projects, onDone, onClose }: Props) => 
   const needsProject = offer.action === "move";
   const needsTags = offer.action === "tag";
   const { preview, error } = usePreview(offer, ids, needsProject || needsTags);
-  const isValid = needsProject ? project.trim() !== "" : needsTags ? tags.length > 0 : (preview?.done ?? 0) > 0;
+  const isValid = needsProject ? project.trim() !== "" : needsTags ? tags.length > 0 : (preview?.done_count ?? 0) > 0;
   const submit = async () => {
     const found = await act(offer.action, ids, needsProject ? { project: project.trim() } : needsTags ? { tags } : {}, false);
-    const refused = found.refused === 0 ? "" : ` ${plural(found.refused, "experiment")} stayed: ${found.outcomes.find(({ is_refused }) => is_refused)?.message ?? ""}`;
+    const refused = found.refused_count === 0 ? "" : ` ${plural(found.refused_count, "experiment")} stayed: ${found.outcomes.find(({ is_refused }) => is_refused)?.message ?? ""}`;
     toastSuccess(`${found.message}${refused}`);
     forget();
     onDone();

@@ -13,7 +13,7 @@ const row = (id: number, values: object = {}) => ({
 });
 const page = (...rows: object[]) => ({ body: { rows, total: rows.length, tags: [], owners: ["ann", "bob"], projects: ["text", "vision"] } });
 const me = (owns_experiments: boolean) => ({ body: { user: "ann", owns_experiments, may_change_hosts: false, version: "", starting: { dag_id: "d", exists: true, may_trigger: true, hint: "" } } });
-const result = (values: object = {}) => ({ body: { outcomes: [], done: 2, refused: 0, freed: null, message: "2 experiments: archived.", ...values } });
+const result = (values: object = {}) => ({ body: { outcomes: [], done_count: 2, refused_count: 0, freed: null, message: "2 experiments: archived.", ...values } });
 const ROOT = "/plugin/dtrain/experiments";
 
 describe("the list of experiments", () => {
@@ -54,7 +54,7 @@ describe("the list of experiments", () => {
     const refused = { experiment_id: 2, name: "experiment-2", is_refused: true, message: "Experiment 2 has not ended." };
     const arrived = serve({
       experiments: page(row(1), row(2)),
-      "POST experiments/actions": (_url, init) => result({ done: 1, refused: 1, outcomes: [refused], message: String(init.body).includes('"dry_run":true') ? "1 experiment: deleted for good. Removed with them: 3 trials." : "done" }),
+      "POST experiments/actions": (_url, init) => result({ done_count: 1, refused_count: 1, outcomes: [refused], message: String(init.body).includes('"dry_run":true') ? "1 experiment: deleted for good. Removed with them: 3 trials." : "done" }),
     });
     const { router } = show(<App />, ROOT);
     await screen.findByRole("link", { name: "experiment-1" });
@@ -74,7 +74,7 @@ describe("the list of experiments", () => {
   });
 
   it("does not act where all are refused", async () => {
-    serve({ experiments: page(row(1)), "POST experiments/actions": result({ done: 0, refused: 1, message: "No experiment." }) });
+    serve({ experiments: page(row(1)), "POST experiments/actions": result({ done_count: 0, refused_count: 1, message: "No experiment." }) });
     show(<App />, `${ROOT}?selected=1`);
     await userEvent.click(within(await screen.findByRole("toolbar")).getByRole("button", { name: "Kill" }));
     const dialog = await screen.findByRole("alertdialog");
@@ -95,7 +95,7 @@ describe("the list of experiments", () => {
   it("shows hostile owners, projects and refusals as text", async () => {
     const hostile = '<img src=x onerror="alert(1)">';
     const refused = { experiment_id: 1, name: hostile, is_refused: true, message: hostile };
-    serve({ experiments: page(row(1, { owner: hostile, project: hostile })), "POST experiments/actions": result({ done: 0, refused: 1, outcomes: [refused], message: hostile }) });
+    serve({ experiments: page(row(1, { owner: hostile, project: hostile })), "POST experiments/actions": result({ done_count: 0, refused_count: 1, outcomes: [refused], message: hostile }) });
     const { container } = show(<App />, `${ROOT}?selected=1&columns=name&columns=owner&columns=project`);
     expect((await screen.findAllByText(hostile)).length).toBeGreaterThan(1);
     await userEvent.click(within(screen.getByRole("toolbar")).getByRole("button", { name: "Delete" }));
