@@ -212,3 +212,21 @@ def test_the_code_of_the_notebook_trains(tmp_path, monkeypatch):
     )
     assert done.returncode == 0, done.stderr
     assert "Validation at step 64: loss" in done.stdout + done.stderr
+
+
+def test_experiments_are_found_by_owner_and_are_moved_archived_and_deleted(client, search):
+    own = Search(search.store, name="own", dag="d2")
+    own.plan(max_trials=1, owner="ann")
+    own.end(own.start(0, slots=0))
+    found = client.experiments.get(own.view.experiment_id)
+    assert [one.name for one in client.experiments.list(mine=True)] == ["own"]
+    assert client.experiments.list(owner="zoe") == []
+    found.move("vision")
+    found.archive()
+    assert (found.describe().project, client.experiments.list(mine=True)) == ("vision", [])
+    assert [one.name for one in client.experiments.list(project="vision", archived="only")] == ["own"]
+    found.unarchive()
+    assert found.delete().trials == 1
+    assert client.experiments.list(mine=True, archived="all") == []
+    with pytest.raises(ConflictError, match="has not ended"):
+        client.experiments.get(1).delete()

@@ -188,7 +188,7 @@ def test_an_experiment_with_slots_whose_host_has_not_confirmed_the_end_is_not_de
         {"inference": {"weights": "trial:{trial}:best"}},
     ],
 )
-def test_an_experiment_whose_checkpoint_another_one_starts_from_is_not_deleted(world: Store, source: Any) -> None:
+def test_the_source_of_a_fork_is_not_deleted(world: Store, source: Any) -> None:
     search = ended(world, "parent")
     trial = world.trials.list()[0].trial_id
     fork = Search(world, name="child", dag="d2")

@@ -34,6 +34,21 @@ class Mutant:
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    # -- deletion of experiments
+    Mutant(
+        name="an experiment whose checkpoint another one needs is deleted",
+        path=f"{STORE}/deletions.py",
+        old="        return int(number) in trial_ids",
+        new="        return False",
+        test="tests/contract/test_store_deletions.py::test_the_source_of_a_fork_is_not_deleted[sqlite-source0]",
+    ),
+    Mutant(
+        name="a trial of an experiment that is being deleted starts again",
+        path=f"{STORE}/attempts.py",
+        old=", experiments.c.delete_requested_at.is_(None))",
+        new=")",
+        test="tests/contract/test_store_deletions.py::test_no_trial_of_a_deleted_experiment_starts[sqlite]",
+    ),
     # -- built-in metrics
     Mutant(
         name="the program's questions for its reports are answered with built-in metrics",
