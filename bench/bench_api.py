@@ -112,6 +112,10 @@ def repeated(name: str, values: Iterable[object]) -> str:
     return urlencode([(name, value) for value in values])
 
 
+#: A filter and columns of the table of runs, which no index helps.
+RUNS = urlencode({"where": 'metrics.accuracy > 0.3 and params.lr < 0.01 and tag != "x"', "column": "metrics.accuracy"})
+
+
 def routes(trial: int) -> dict[str, str]:
     """Return the routes that pages request, by words."""
     experiment = "/experiments/1"
@@ -128,6 +132,10 @@ def routes(trial: int) -> dict[str, str]:
         "trials by a hyperparameter": "/trials?experiment_id=1&order=asc&sort=hparams.lr&limit=100&offset=0",
         "trials by duration": "/trials?experiment_id=1&order=asc&sort=duration_s&limit=100&offset=0",
         "trials by text": "/trials?experiment_id=1&order=asc&sort=number&limit=100&offset=0&q=adam",
+        "runs": "/runs?order=desc&sort=trial&limit=100&offset=0&column=experiment&column=state&column=best&column=tag",
+        "runs by a filter": "/runs?" + RUNS + "&order=desc&sort=metrics.accuracy&limit=100&offset=0",
+        "runs in groups": "/runs/groups?by=params.optimizer&order=desc&sort=mean%3Ametrics.accuracy&" + RUNS,
+        "names of runs": "/runs/names",
         "curves of 100 trials": experiment + "/curves?group=validation&limit=100&max_points=500&select=best&x=epochs",
         "hyperparameters": experiment + "/hyperparameters",
         "rungs": experiment + "/rungs",

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.airflow
 COMMANDS = {
     "trials list": trials.list_trials,
     "trials list --experiment 1": trials.list_trials,
+    "trials list --where metrics.loss=0.5": trials.list_trials,
     "trials describe 1": trials.describe,
     "trials metrics 1": trials.metrics,
     "trials metrics 1 --csv": trials.metrics,

@@ -49,6 +49,59 @@ MUTANTS: tuple[Mutant, ...] = (
         new=")",
         test="tests/contract/test_store_deletions.py::test_no_trial_of_a_deleted_experiment_starts[sqlite]",
     ),
+    # -- runs
+    Mutant(
+        name="a comparison with a missing value is NULL, and so is its opposite",
+        path=f"{STORE}/run_table/conditions.py",
+        old="never_null = sa.func.coalesce(made, sa.false())",
+        new="never_null = made",
+        test="tests/contract/test_run_table.py::test_both_databases_find_the_trials_that_an_expression_means[sqlite]",
+    ),
+    Mutant(
+        name="a hyperparameter that is a text equals the number that it looks like",
+        path=f"{STORE}/run_table/values.py",
+        old='number = sa.case((kind.in_(("integer", "real")), sa.type_coerce(value, sa.Double)))',
+        new="number = sa.cast(value, sa.Double)",
+        test="tests/contract/test_run_table.py::test_each_comparison_agrees_at_the_values_that_occur[sqlite]",
+    ),
+    Mutant(
+        name="rows of all DAGs are read by every user",
+        path=f"{STORE}/run_table/table.py",
+        old="    if query.dags is not None:\n",
+        new="    if query.dags:\n",
+        test="tests/contract/test_api_runs.py"
+        "::test_rows_names_groups_and_files_have_only_trials_that_the_user_may_read[sqlite]",
+    ),
+    Mutant(
+        name="a shared view is changed by any user",
+        path=f"{STORE}/run_views.py",
+        old="run_views.update().where(own, run_views.c.id == view_id)",
+        new="run_views.update().where(run_views.c.id == view_id)",
+        test="tests/contract/test_api_runs.py"
+        "::test_a_user_saves_changes_and_removes_views_and_shares_them_for_reading[sqlite]",
+    ),
+    Mutant(
+        name="a report of the training replaces a validated value",
+        path=f"{STORE}/latest_metrics.py",
+        old='after["validation" if report["metric_group"] == "validation" else "training"]',
+        new='after["validation"]',
+        test="tests/contract/test_run_table.py"
+        "::test_the_value_of_a_metric_is_the_latest_validated_one_else_the_latest_of_the_training[sqlite]",
+    ),
+    Mutant(
+        name="or binds closer than and",
+        path=f"{CORE}/expressions/parser.py",
+        old='        parts = [self.term()]\n        while self.take_word("and"):',
+        new='        parts = [self.term()]\n        while self.take_word("or"):',
+        test="tests/unit/test_expressions.py::test_an_expression_has_its_meaning",
+    ),
+    Mutant(
+        name="nested parentheses reach the limit of Python's stack",
+        path=f"{CORE}/expressions/parser.py",
+        old="        if self.depth > DEPTH_MOST:\n",
+        new="        if self.depth > 100_000:\n",
+        test="tests/unit/test_expressions.py::test_an_error_points_at_the_character",
+    ),
     # -- built-in metrics
     Mutant(
         name="the program's questions for its reports are answered with built-in metrics",
