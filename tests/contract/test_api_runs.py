@@ -230,6 +230,8 @@ def odd_documents(store, rows) -> None:
     with store.db.engine.begin() as conn:
         deep = {"a": {"a": {"a": [1, {"b": None}]}}, "x" * 300: "y" * 5000, "": 1, 'quo"te': 2, "back\\slash": 3}
         conn.execute(trials.update().where(trials.c.id == 1).values(hparams=deep, is_drawn=True, cleared_at=None))
+        nul = {"opt": "x\0", "lr": 1}
+        conn.execute(trials.update().where(trials.c.id == 2).values(hparams=nul, is_drawn=True, cleared_at=None))
 
 
 @pytest.mark.usefixtures("odd_documents")
@@ -239,5 +241,10 @@ def test_odd_names_and_values_of_hyperparameters_break_nothing(api) -> None:
     for where in ("params.a.a.a != null", "params.a.a.a.b = null", f"params.{'x' * 300} ~ 'YYY'"):
         found = api.get("/runs", where=f"trial = 1 and {where}", column=["params.a", f"params.{'x' * 300}"])
         assert found["total"] == 1, where
+    # A document with a NUL breaks no filter over the other trials.
+    others = api.get("/runs", where='params.opt = "adam" or params.lr > 0', column=["params.opt"], sort="params.opt")
+    assert others["total"] > 0
+    assert api.get("/runs", where="trial = 2", column=["params.opt"])["rows"][0]["values"] == ["x\0"]
+    api.get("/runs/groups", by=["params", "params.opt"])
     groups = api.get("/runs/groups", by=["params.a", "params.a.a.a"], where="trial = 1")["rows"]
     assert groups[0]["keys"] == [{"a": {"a": [1, {"b": None}]}}, [1, {"b": None}]]

@@ -73,6 +73,9 @@ def _parts(name: Name, now: datetime, is_postgresql: bool) -> Mapping[str, Colum
         return {"fact": fact_column(name.path[0], now, is_postgresql=is_postgresql)}
     documents = [HPARAMS] if name.space == "params" else [latest_metrics.c.validation, latest_metrics.c.training]
     if is_postgresql:
+        # PostgreSQL reads no member of a document with a NUL, which a configuration may have. Hosts send none.
+        has_none = sa.func.strpos(sa.cast(HPARAMS, sa.Text), r"\u0000") == 0
+        documents = [sa.case((has_none, HPARAMS))] if name.space == "params" else documents
         found = [_member(document, name.path) for document in documents]
         return {"json": found[0] if len(found) == 1 else sa.func.coalesce(*found, type_=sa.JSON())}
     # Keys in the store have ASCII characters only.
