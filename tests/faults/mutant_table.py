@@ -118,6 +118,42 @@ MUTANTS: tuple[Mutant, ...] = (
         new="return isinstance(value, dict) and _metrics(value, source)",
         test="tests/unit/test_events.py::test_a_rank_writes_no_builtin_metric_of_another_name",
     ),
+    # -- causes of failures
+    Mutant(
+        name="a rank in its cleanup is named while another rank works",
+        path=f"{CORE}/lifecycle/watchdog.py",
+        old="rests = all(one.held_s >= STILL_S and one.idle_s >= STILL_S for one in reports)",
+        new="rests = any(one.held_s >= STILL_S and one.idle_s >= STILL_S for one in reports)",
+        test="tests/unit/test_failed_cleanup.py::test_no_rank_is_named_while_one_works_or_is_not_in_a_collective",
+    ),
+    Mutant(
+        name="a log policy takes the place of the cause",
+        path=f"{ENGINE}/attempt/log_policies.py",
+        old="    if error.cause_kind not in _SPECIFIC:\n        return f",
+        new="    if True:\n        return f",
+        test="tests/unit/test_log_policies.py::test_a_cause_that_says_what_to_do_comes_before_the_policy",
+    ),
+    Mutant(
+        name="tracebacks are shown to users who may not read task logs",
+        path=f"{STORE}/queries/failures.py",
+        old='details=details[-DETAIL_CHARS:] if may_read_logs else "",',
+        new="details=details[-DETAIL_CHARS:],",
+        test="tests/contract/test_failures.py::test_errors_and_logs_are_for_users_who_may_read_task_logs[sqlite]",
+    ),
+    Mutant(
+        name="a good run after the failure is its baseline",
+        path=f"{STORE}/failures.py",
+        old="trials.c.ended_at <= until",
+        new="trials.c.ended_at.is_not(None)",
+        test="tests/contract/test_failures.py::test_it_names_what_has_changed_since_the_last_good_run_of_the_experiment[sqlite]",
+    ),
+    Mutant(
+        name="an exception at another line of the program is the same cause",
+        path=f"{CORE}/lifecycle/failure_groups.py",
+        old="if kind in _OF_PLACE else None",
+        new="if kind in () else None",
+        test="tests/unit/test_failure_groups.py::test_another_error_or_line_of_the_program_is_another_cause",
+    ),
     Mutant(
         name="the series of callbacks of a rank have no bound",
         path=f"{CORE}/series/metrics.py",

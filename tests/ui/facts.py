@@ -53,6 +53,13 @@ PAGES = (
     Facts("trial", "/plugin/dtrain/trials/{trial gpt2-finetune/0}", (
         "16 slots on a100-02 (0-7), a100-04 (0-7)", "gpt2-finetune", "3 attempts", "perplexity", "GPU utilization",
     )),
+    Facts("trial-failed", "/plugin/dtrain/trials/{trial imagenet-resnet50/0}", (
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/imagenet/shard-017.tar'", "What to try",
+        "data.py:19", "return open(path, 'rb')", "failed in the same way.", "Read the logs of all ranks.",
+    )),
+    Facts("experiment-failed", "/plugin/dtrain/experiments/{experiment imagenet-resnet50}", (
+        "The only trial failed.", "data.py:19", "Trial ",
+    )),
     Facts("trial-ranks", "/plugin/dtrain/trials/{trial imagenet-resnet50/0}?tab=ranks", (
         "FileNotFoundError: [Errno 2] No such file or directory: '/data/imagenet/shard-017.tar'",
         "SIGTERM, sent by the supervisor",
@@ -80,7 +87,7 @@ PAGES = (
     Facts("hostile-experiment", "/plugin/dtrain/experiments/{experiment HOSTILE}?tab=trials", (
         HOSTILE_NAME, HOSTILE_HPARAM, "<i>a</i>", "<u>tag</u>", "ValueError: <script>window.hacked=1</script>",
     )),
-    Facts("hostile-trial", "/plugin/dtrain/trials/{trial HOSTILE/2}", (
+    Facts("hostile-trial", "/plugin/dtrain/trials/{trial HOSTILE/2}?tab=training", (
         HOSTILE_METRIC, "ValueError: <script>window.hacked=1</script>",
     )),
     Facts("runs", "/plugin/dtrain/runs?where=tag+%3D+%22paper%22&columns=experiment&columns=params.lr&columns=tag", (
@@ -88,6 +95,9 @@ PAGES = (
     )),
     Facts("runs-groups", "/plugin/dtrain/runs?where=metrics.accuracy+!%3D+null&by=params.optimizer&columns=best", (
         "best: mean ± std", "adamw", "Group by",
+    )),
+    Facts("hostile-failure", "/plugin/dtrain/trials/{trial HOSTILE/2}", (
+        "ValueError: <script>window.hacked=1</script>", "What to try", "Whole traceback",
     )),
     Facts("compare", "/plugin/dtrain/compare?trial={trial cifar10-asha/0}&trial={trial cifar10-asha/2}", (
         "Compare 2 trials", "Number in its experiment", "global_batch_size", "The same, and not shown",
