@@ -19,6 +19,8 @@ export const useHover = (axis: string, onFrame?: (hover: Hover | null) => void):
     const end = bus.subscribe(() => {
       frame ??= requestAnimationFrame(show);
     });
+    // A chart that appears later shows the place as well.
+    if (bus.value !== null) frame = requestAnimationFrame(show);
     return () => {
       end();
       if (frame !== null) cancelAnimationFrame(frame);

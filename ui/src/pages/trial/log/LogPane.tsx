@@ -156,7 +156,7 @@ export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, i
   const shown = isSearched ? search.rows.length : count;
   const rowAt = (index: number) => (isSearched ? search.rows[index] : lineAt(index));
   const of = `rank ${rank}${host === null ? "" : ` on ${host}`}`;
-  const status = isSearched
+  const status = isSearched && search.error !== null ? "not searched" : isSearched
     ? `${plural(search.rows.length, "line")}${search.isDone ? " found" : " so far"}${search.isDone ? "" : `, searched up to line ${search.searched.toLocaleString("en")} of ${search.total.toLocaleString("en")}`}`
     : `${known.total > 0 ? plural(known.total, "line") : known.tail.length > 0 ? `the last ${plural(known.tail.length, "line")}` : "no line yet"}${hasWhole ? "" : isOver ? " so far" : ", growing"}`;
   const problem = hasWhole ? null : copy.problem;
@@ -181,7 +181,7 @@ export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, i
       {search.error === null ? null : <ErrorNotice error={search.error} what="The search" />}
       {search.problem === null ? null : <Notice status="warning" title={search.problem} />}
       {log.apart && !isSearched ? <Text color="fg.muted" fontSize="xs">Lines without a number are the end of the log. Lines between them and line {known.total.toLocaleString("en")} are on the host.</Text> : null}
-      {shown === 0 ? (
+      {shown === 0 && (search.error ?? search.problem) !== null ? null : shown === 0 ? (
         <EmptyState title={isSearched ? (search.isDone ? "No line matches." : "Searching...") : copy.isRunning ? "The log is being fetched from its host." : "The rank has written nothing yet."} />
       ) : (
         <div onPointerEnter={() => { isActive.current = true; }} onPointerLeave={() => { isActive.current = false; }}>
