@@ -99,7 +99,7 @@ def _chances(
 
     The shuffles depend on the number of trials only, so that two processes give the same answer.
     """
-    draw = random.Random(len(best))  # noqa: S311 - no secret
+    draw = random.Random(len(best))  # noqa: S311
     as_large = dict.fromkeys(amounts, 1)
     shuffled = list(best)
     for _ in range(SHUFFLES):
