@@ -48,7 +48,7 @@ interface Props {
 
 /** A message in the page, with the next step. */
 export const Notice = ({ title, hint, status = "info", action, children }: Props) => (
-  <Alert.Root my={2} overflowWrap="anywhere" role={status === "error" ? "alert" : "status"} status={status}>
+  <Alert.Root flexWrap={{ base: "wrap", sm: "nowrap" }} my={2} overflowWrap="anywhere" role={status === "error" ? "alert" : "status"} status={status}>
     <Alert.Indicator />
     <Alert.Content>
       <Alert.Title>{title}</Alert.Title>
