@@ -50,7 +50,7 @@ def test_a_page_does_not_scroll_sideways_and_is_accessible(
 
 def in_first_screen(page: Page, text: str) -> bool:
     """Return whether the first element with a text is on the screen without scrolling, in its whole width."""
-    found = page.get_by_test_id("dtrain").get_by_text(text).first
+    found = page.get_by_test_id("dtrain").get_by_text(text).filter(visible=True).first
     found.wait_for(timeout=WAIT_MS)
     box, size = found.bounding_box(), page.viewport_size
     assert box is not None
