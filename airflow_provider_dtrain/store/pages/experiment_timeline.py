@@ -48,10 +48,9 @@ class ExperimentTimeline:
     def version(self, conn: Connection, experiment_id: int) -> tuple[object, ...]:
         """Return a value that changes whenever an attempt of an experiment gets slots, starts or ends."""
         times = (allocations.c.granted_at, attempts.c.started_at, attempts.c.ended_at)
-        figures = (sa.func.count(attempts.c.id), sa.func.max(attempts.c.id))
-        more = (one for at in times for one in (sa.func.count(at), sa.func.max(at)))
-        query: sa.Select[Any] = sa.select(*figures, *more)
-        return tuple(conn.execute(_of(query, experiment_id)).one())
+        figures: list[Any] = [sa.func.count(attempts.c.id), sa.func.max(attempts.c.id)]
+        figures += [one for at in times for one in (sa.func.count(at), sa.func.max(at))]
+        return tuple(conn.execute(_of(sa.select(*figures), experiment_id)).one())
 
     @reads
     def spans(self, conn: Connection, experiment_id: int, *, most: int) -> tuple[list[AttemptSpan], int]:
