@@ -68,6 +68,13 @@ async def test_the_stacks_of_running_ranks_are_shown_and_the_ranks_run_on(
     assert "in the_place_to_find" in row["text"]
     assert await code_of(asked(ticket.trial_id, rank=2)) == 1
     assert "has no rank 2: it has 0 to 1" in capsys.readouterr().err
+    traced = {"batches": 2, "with_stack": False}
+    assert await code_of(asked(ticket.trial_id, rank=[1], **traced), trials_stack.trace) == 0
+    assert "by rank 1. The traces become outputs" in capsys.readouterr().out
+    [request] = tmp_path.glob("**/profile_requested")
+    assert json.loads(request.read_text())["ranks"] == [1]
+    assert await code_of(asked(ticket.trial_id, rank=[2], **traced), trials_stack.trace) == 1
+    assert "has no rank 2: it has 0 to 1" in capsys.readouterr().err
     await _run_commands(engine, ticket.trial_id, capsys)
     await _ask_through_a_server(engine, ticket.trial_id, monkeypatch, tmp_path, capsys)
     (tmp_path / "go-on").touch()
