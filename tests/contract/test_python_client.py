@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import subprocess
+import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_dtrain.client import Client
 from airflow_provider_dtrain.client.main import main
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UsageError, UserError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
+from testbed import notebook
 from testbed.seed.copies import copy_files
 from testbed.stores import host
 from tests.support.api_world import Api
@@ -186,12 +185,13 @@ def test_the_notebook_of_the_documentation_runs(store, tmp_path, monkeypatch):
     copy_files(store, "e", tmp_path / "copies")
     monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user, run_id: "r")
     monkeypatch.chdir(tmp_path)
-    cells = json.loads((Path(__file__).parents[2] / "docs" / "client-notebook.ipynb").read_text())["cells"]
+    shutil.copytree(notebook.FOLDER / "code", tmp_path / "code")
+    shutil.copy(notebook.FOLDER / "search.yaml", tmp_path)
     names: dict[str, Any] = {}
     with HttpApi(Files(store, tmp_path / "copies")) as found:
         monkeypatch.setenv("DTRAIN_SERVER", found.url)
         monkeypatch.setenv("DTRAIN_TOKEN", "given")
-        for cell in cells:
+        for cell in notebook.cells():
             if cell["cell_type"] == "code":
                 exec("".join(cell["source"]), names)
     assert list(names["trials"]["best_metric"]) == [0.5, 0.25]
@@ -199,19 +199,11 @@ def test_the_notebook_of_the_documentation_runs(store, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["weights.pt"]
 
 
-@pytest.mark.nightly
-@pytest.mark.torch
-def test_the_code_of_the_notebook_trains(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cells = json.loads((Path(__file__).parents[2] / "docs" / "client-notebook.ipynb").read_text())["cells"]
-    (writes,) = ["".join(cell["source"]) for cell in cells if "write_text" in "".join(cell["source"])]
-    exec(writes, {})
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd="code", env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Validation at step 64: loss" in done.stdout + done.stderr
+def test_frames_name_what_to_install(client, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for frame in (client.experiments.get(1).trials.frame, client.trials.get(2).frame):
+        with pytest.raises(UsageError, match="pip install pandas"):
+            frame()
 
 
 def test_experiments_are_found_by_owner_and_are_moved_archived_and_deleted(client, search):

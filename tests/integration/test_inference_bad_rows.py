@@ -71,6 +71,20 @@ def test_a_run_that_goes_on_after_bad_rows_computes_only_what_is_missing(place):
     assert events(ranks, "shards")[0]["rows_bad"] == 2
 
 
+def test_a_killed_run_and_its_continuation_have_the_bits_of_a_run_that_was_not_killed(place):
+    bad = {"on_bad_row": "mark", "processor": "processors:BadRowsDiesOnce"}
+    (place / "died").touch()
+    well(infer(place, 2, folder="whole", run="t2.1.1", **bad))
+    (place / "died").unlink()
+    ranks = infer(place, 1, run="t1.1.7", **bad)
+    assert ranks[0].exit_code == -9
+    assert 0 < len(events(ranks, "shard_done")) < 20
+    well(infer(place, 2, run="t1.2.8", failures={"17": 1}, **bad))
+    first, second = manifest(place, "whole"), manifest(place)
+    assert [one["sha256"] for one in second["objects"]] == [one["sha256"] for one in first["objects"]]
+    assert (second["rows"], second["rows_bad"], second["bad_rows"]) == (ROWS, 2, first["bad_rows"])
+
+
 @pytest.mark.parametrize(("processor", "message"), [("BadShard", "No row of the shard"), ("BadBatch", "too many rows")])
 def test_a_shard_without_a_good_row_and_an_error_of_no_single_row_are_of_the_shard(place, processor, message):
     (rank,) = infer(place, processor=f"processors:{processor}", on_bad_row="skip")

@@ -82,7 +82,7 @@ def test_other_columns_and_an_empty_file_are_refused(tmp_path):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_pieces_of_a_csv_are_what_pythons_reader_reads_of_the_whole_file(tmp_path, seed):
-    """Quoted line breaks, doubled quotes, both line ends, a mark and no last line end, cut at every possible row."""
+    """Quoted line breaks, doubled quotes, both line ends, a mark and no last line end, cut at every row."""
     rng = random.Random(seed)  # noqa: S311
     pieces = ["a", '"', "\n", "\r\n", ",", " ", "\u00e4", "7"]
     rows = [["".join(rng.choices(pieces, k=rng.randrange(6))), str(i), rng.choice(["x", '"y"\n'])] for i in range(60)]
