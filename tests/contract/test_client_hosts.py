@@ -10,6 +10,8 @@ import pytest
 from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.core.host_rates import HostFinding, HostRate, RateMetric, SlowRate
+from airflow_provider_dtrain.engine.operations.check_outcome import evacuated
+from airflow_provider_dtrain.resources.host_checks import HostCheck, HostTexts
 from airflow_provider_dtrain.terminal.hosts import describe
 from testbed.stores import host
 from tests.support.api_world import Api
@@ -116,3 +118,12 @@ def test_a_check_without_hosts_or_with_too_many_is_refused(search, triggered):
         search.store.hosts.add(host(f"h{number}"))
     assert "at most 64 hosts" in api.refusal("POST", "/operations/check", json={})[2]
     assert triggered == []
+
+
+@SQLITE
+def test_slow_hosts_of_a_check_are_drained_but_not_the_last_ready_one(search):
+    found = HostCheck(hosts=["a", "b"], rates=[], findings=[HostTexts(host=name, texts=["slow"]) for name in "ab"])
+    first, second = evacuated(search.store, found).evacuated
+    assert "Host 'a' is drained" in first
+    assert "Host 'b' is not drained" in second
+    assert [search.store.hosts.get(name).state == "ready" for name in "ab"] == [False, True]
