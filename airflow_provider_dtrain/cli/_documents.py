@@ -1,12 +1,13 @@
-"""Templates and checks of configurations in this process, with all rights."""
+"""Templates and checks of configurations in this process, with all rights.
+
+The models of configurations are imported where they are used: most commands need none of them.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli._inputs import InputDocument, assemble, parsed
 from airflow_provider_dtrain.cli._store_source import StoreSource
-from airflow_provider_dtrain.core.config.partial import checked_partial
 from airflow_provider_dtrain.errors import ConfigError, UnsupportedFieldError
 from airflow_provider_dtrain.terminal.documents import CheckedText
 from airflow_provider_dtrain.terminal.output import user
@@ -14,6 +15,7 @@ from airflow_provider_dtrain.terminal.output import user
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_provider_dtrain.cli._inputs import InputDocument
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.resources.explanations import Explanation
@@ -42,6 +44,9 @@ class StoreDocuments:
 
     def check_template(self, given: InputText) -> CheckedText:
         """Check a text as a template."""
+        from airflow_provider_dtrain.cli._inputs import parsed
+        from airflow_provider_dtrain.core.config.partial import checked_partial
+
         document = parsed(given).document
         return CheckedText(warnings=tuple(checked_partial(document, given.name)))
 
@@ -56,6 +61,7 @@ class StoreDocuments:
 
     def check_config(self, given: InputText, template: str | None) -> CheckedText:
         """Check a configuration, and the lock file in its folder."""
+        from airflow_provider_dtrain.cli._inputs import assemble, parsed
         from airflow_provider_dtrain.core.config import unsupported
 
         source = parsed(given)
@@ -68,6 +74,7 @@ class StoreDocuments:
 
     def explain_config(self, given: InputText, template: str | None) -> Explanation:
         """Explain whether and when a configuration would get slots."""
+        from airflow_provider_dtrain.cli._inputs import assemble, parsed
         from airflow_provider_dtrain.cli._schedulers import refresh_facts
         from airflow_provider_dtrain.core.config import refuse_unsupported
         from airflow_provider_dtrain.engine.submission.explanation import explain_config

@@ -163,7 +163,7 @@ def test_a_table_of_hosts_shortens_the_ids_of_other_stores(capsys):
     ("text", "shown"),
     [
         ("See: airflow dtrain experiments list", "See: dtrain experiments list"),
-        ("Reason: airflow dtrain explain 7", "Reason: dtrain trials describe 7"),
+        ("Reason: airflow dtrain explain 7", "Reason: dtrain explain 7"),
         ("airflow dtrain trials kill 7, or airflow dtrain e list", "dtrain trials kill 7, or dtrain e list"),
         ("See: airflow dtrain pools list", "See: airflow dtrain pools list (on the machine of Airflow)"),
         ("airflow dtrain pools list", "airflow dtrain pools list (on the machine of Airflow)"),
