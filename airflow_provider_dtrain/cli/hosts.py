@@ -51,8 +51,7 @@ def probe(args: Namespace) -> int:
 @command
 def check(args: Namespace) -> int:
     """Measure devices, disks and links of hosts. Exit 1 if a host is slow or cannot be measured."""
-    from airflow_provider_dtrain.engine.attempt.gang_check import CHECKED_BY
-    from airflow_provider_dtrain.engine.operations.check_outcome import outcome
+    from airflow_provider_dtrain.engine.operations.check_outcome import evacuated, outcome
     from airflow_provider_dtrain.engine.operations.host_rates import check_hosts
 
     hook = _hook()
@@ -69,15 +68,7 @@ def check(args: Namespace) -> int:
         on_wait=lambda reason: note(f"Waiting: {reason}"),
     )
     result = outcome(found, names)
-    code = show_check(args, result)
-    for one in result.findings if args.evacuate else ():
-        is_drained = hook.store.hosts.condemn(one.host, "; ".join(one.texts), CHECKED_BY)
-        note(
-            f"Host '{one.host}' is drained, and gangs there resume elsewhere. Enable it again: hosts enable {one.host}"
-            if is_drained
-            else f"Host '{one.host}' is not drained: it is not ready, or it is the last ready host of its pool."
-        )
-    return code
+    return show_check(args, evacuated(hook.store, result) if args.evacuate else result)
 
 
 @command

@@ -178,11 +178,8 @@ def check(args: Namespace) -> int:
 
     if args.python:
         raise UsageError("--python names a program on hosts: airflow dtrain hosts check --python FILE")
-    if args.evacuate:
-        raise UsageError(
-            "--evacuate decides for a pool: airflow dtrain hosts check --evacuate. Or: hosts drain NAME --now"
-        )
     body = {"hosts": args.host, "pool": args.pool, "wait_s": args.wait, "tolerance": args.tolerance}
+    body["evacuate"] = args.evacuate
     return show_check(args, _operations(args).run(HostCheck, "check", body))
 
 

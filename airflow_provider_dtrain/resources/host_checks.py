@@ -10,7 +10,7 @@ from airflow_provider_dtrain.resources.hosts import ClusterHost, Holder
 
 @dataclass(frozen=True, kw_only=True)
 class SlowReference:
-    """Reference of a result that is named as slow."""
+    """Reference of a result that was named as slow."""
 
     #: ``peers`` or ``past``
     basis: str
@@ -60,6 +60,8 @@ class HostCheck:
     problems: list[HostTexts] = field(default_factory=list)
     #: Slow hosts.
     findings: list[HostTexts] = field(default_factory=list)
+    #: What became of the slow hosts that were to be drained, in sentences.
+    evacuated: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

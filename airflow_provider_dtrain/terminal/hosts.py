@@ -75,6 +75,8 @@ def show_check(args: Namespace, found: HostCheck) -> int:
             note(f"{one.host}: {text}")
     for one in found.findings:
         note(f"Host '{one.host}' is slow: {'; '.join(one.texts)}")
+    for sentence in found.evacuated:
+        note(sentence)
     measured = {rate.host for rate in found.rates}
     if found.findings or not measured.issuperset(found.hosts):
         return FAILURE

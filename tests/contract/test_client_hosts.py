@@ -104,7 +104,7 @@ def test_a_check_needs_the_connections_of_its_hosts(search, triggered):
         assert blind.refusal("POST", "/operations/check", json={"hosts": [name]})[0] == 403
     assert len(triggered) == 1
     stored = search.store.operations.get(triggered[0]["operation"])
-    assert stored.arguments == {"hosts": ["a"], "wait_s": 0.0, "tolerance": 0.15}
+    assert stored.arguments == {"hosts": ["a"], "wait_s": 0.0, "tolerance": 0.15, "evacuate": False}
 
 
 @SQLITE

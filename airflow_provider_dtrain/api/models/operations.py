@@ -100,6 +100,8 @@ class CheckRequest(Model):
     wait_s: float = Field(default=0.0, ge=0, le=3600, allow_inf_nan=False)
     #: Share below the reference from which a rate is named.
     tolerance: float = Field(default=0.15, ge=0, le=1, allow_inf_nan=False)
+    #: Drain the hosts that are named.
+    evacuate: bool = False
 
 
 class DoctorRequest(Model):

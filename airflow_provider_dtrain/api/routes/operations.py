@@ -107,7 +107,7 @@ def check(call: CallDep, body: models.CheckRequest) -> models.Operation:
     """Request measurements of hosts, which are compared with those of their peers and with their past."""
     call.access.require_some_hosts()
     names = list(dict.fromkeys(body.hosts)) or [one.name for one in call.store.hosts.registered(body.pool)]
-    asked = {"hosts": names, "wait_s": body.wait_s, "tolerance": body.tolerance}
+    asked = {"hosts": names, "wait_s": body.wait_s, "tolerance": body.tolerance, "evacuate": body.evacuate}
     if not names:
         raise UserError("There is no host to check. Register one: airflow dtrain hosts add")
     if len(names) > CHECKED_MOST:
@@ -116,7 +116,7 @@ def check(call: CallDep, body: models.CheckRequest) -> models.Operation:
             "Name some of them, or run: airflow dtrain hosts check"
         )
     _require_hosts(call, OperationKind.CHECK, None, asked)
-    call.log_action("host_check", None, hosts=names)
+    call.log_action("host_check", None, hosts=names, evacuate=body.evacuate)
     return requested(call, OperationKind.CHECK, None, asked)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.host_rates import by_host, findings, in_order
@@ -10,6 +11,7 @@ from airflow_provider_dtrain.resources.host_checks import HostCheck, HostTexts, 
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.host_rates import Measured
+    from airflow_provider_dtrain.store.store import Store
 
 
 def outcome(found: Measured, hosts: Sequence[str]) -> HostCheck:
@@ -40,6 +42,21 @@ def outcome(found: Measured, hosts: Sequence[str]) -> HostCheck:
         problems=_texts(found.problems),
         findings=_texts(by_host(findings(found.rates, found.slow))),
     )
+
+
+def evacuated(store: Store, found: HostCheck) -> HostCheck:
+    """Drain the slow hosts of a check, and return its outcome with what became of them."""
+    from airflow_provider_dtrain.engine.attempt.gang_check import CHECKED_BY
+
+    sentences = []
+    for one in found.findings:
+        is_drained = store.hosts.condemn(one.host, "; ".join(one.texts), CHECKED_BY)
+        sentences.append(
+            f"Host '{one.host}' is drained, and gangs there resume elsewhere. Enable it again: hosts enable {one.host}"
+            if is_drained
+            else f"Host '{one.host}' is not drained: it is not ready, or it is the last ready host of its pool."
+        )
+    return replace(found, evacuated=sentences)
 
 
 def _texts(of_hosts: Mapping[str, Sequence[str]]) -> list[HostTexts]:

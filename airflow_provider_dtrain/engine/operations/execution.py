@@ -18,7 +18,7 @@ from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.copies.checkpoints import copy_path, fetch_copy
 from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED
 from airflow_provider_dtrain.engine.operations.archives import files_below, pack
-from airflow_provider_dtrain.engine.operations.check_outcome import outcome
+from airflow_provider_dtrain.engine.operations.check_outcome import evacuated, outcome
 from airflow_provider_dtrain.engine.operations.host_checks import host_checks
 from airflow_provider_dtrain.engine.operations.host_rates import check_hosts
 from airflow_provider_dtrain.engine.operations.log_copy import copy_log
@@ -247,7 +247,8 @@ def _check(hook: DtrainHook, operation: StoredOperation, content: _Content) -> J
     found = check_hosts(
         hook, records, by=operation.by, tolerance=given["tolerance"], wait_s=given["wait_s"], on_poll=still_wanted
     )
-    return asdict(outcome(found, given["hosts"]))
+    result = outcome(found, given["hosts"])
+    return asdict(evacuated(hook.store, result) if given["evacuate"] else result)
 
 
 def _control(hook: DtrainHook, operation: StoredOperation, _content: _Content) -> JsonObject:

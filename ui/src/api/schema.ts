@@ -2229,10 +2229,10 @@ export interface components {
         BulkResult: {
             /** Outcomes */
             outcomes: components["schemas"]["BulkOutcome"][];
-            /** Done */
-            done: number;
-            /** Refused */
-            refused: number;
+            /** Done Count */
+            done_count: number;
+            /** Refused Count */
+            refused_count: number;
             freed: components["schemas"]["Freed"] | null;
             /** Message */
             message: string;
@@ -2276,6 +2276,11 @@ export interface components {
              * @default 0.15
              */
             tolerance: number;
+            /**
+             * Evacuate
+             * @default false
+             */
+            evacuate: boolean;
         };
         /**
          * CheckedTemplate
@@ -5198,7 +5203,7 @@ export interface components {
         };
         /**
          * SlowReference
-         * @description What a result was compared with when it was named as slow.
+         * @description Reference of a result that was named as slow.
          */
         SlowReference: {
             /** Basis */
