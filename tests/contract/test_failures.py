@@ -119,7 +119,7 @@ def test_a_failed_trial_opens_on_the_cause_with_the_users_own_frames_first(faili
     assert found.log.lines[-1] == "step 99"
     assert (found.phase, found.attempt, found.cause_kind, found.rank) == ("training", 1, "exception", 0)
     assert found.steps[0].text == "Repair this line of the program."
-    assert [one.page for one in found.steps[-2:]] == ["ranks", "task_log"]
+    assert [one.page for one in found.steps[-2:]] == ["log", "task_log"]
 
 
 @pytest.mark.each_change

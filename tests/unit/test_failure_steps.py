@@ -49,7 +49,7 @@ def test_a_step_for_a_host_that_is_not_known_is_left_out() -> None:
     named = steps(error="HostLostError", kind="infra", host="gpu-1")
     assert (named[0].command, named[0].page, named[0].host) == ("airflow dtrain hosts probe gpu-1", "cluster", "gpu-1")
     unnamed = steps(error="HostLostError", kind="infra", host=None)
-    assert [one.page for one in unnamed] == ["compare", "ranks", "task_log"]
+    assert [one.page for one in unnamed] == ["compare", "log", "task_log"]
     assert not any("None" in f"{one.text} {one.command or ''}" for one in unnamed)
 
 

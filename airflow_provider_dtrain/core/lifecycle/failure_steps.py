@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from airflow_provider_dtrain.core.lifecycle.failure_cause import CauseKind
 
 #: Page, or part of the trial's page, that helps.
-StepPage = Literal["ranks", "training", "config", "compare", "cluster", "queue", "task_log", "files"]
+StepPage = Literal["log", "training", "config", "compare", "cluster", "queue", "task_log", "files"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def next_steps(
         )
     if has_ranks:
         command = f"airflow dtrain trials logs {trial_id}"
-        found.append(NextStep(text="Read the logs of all ranks.", command=command, page="ranks"))
+        found.append(NextStep(text="Read the logs of all ranks.", command=command, page="log"))
     found.append(NextStep(text="Read the task log in Airflow.", page="task_log"))
     return found
 

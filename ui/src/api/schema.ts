@@ -4280,7 +4280,7 @@ export interface components {
             /** Command */
             command?: string | null;
             /** Page */
-            page?: ("ranks" | "training" | "config" | "compare" | "cluster" | "queue" | "task_log" | "files") | null;
+            page?: ("log" | "training" | "config" | "compare" | "cluster" | "queue" | "task_log" | "files") | null;
             /** Host */
             host?: string | null;
         };

@@ -11,6 +11,5 @@ const context = (): CanvasRenderingContext2D => {
 
 /** Let charts paint in a test. */
 export const serveCanvas = (): void => {
-  vi.stubGlobal("Path2D", class { rect() {} moveTo() {} lineTo() {} arc() {} });
   vi.spyOn(HTMLCanvasElement.prototype, "getContext").mockImplementation((() => context()) as never);
 };

@@ -26,7 +26,7 @@ const failure = (values: object = {}) => ({
     { text: "Print its stacks.", command: "airflow dtrain trials stack 7", page: null, host: null },
     { text: "Probe host 'gpu-2'.", command: "airflow dtrain hosts probe gpu-2", page: "cluster", host: "gpu-2" },
     { text: "Compare it with trial 3, the last good run.", command: null, page: "compare", host: null },
-    { text: "Read the logs of all ranks.", command: null, page: "ranks", host: null },
+    { text: "Read the logs of all ranks.", command: null, page: "log", host: null },
   ],
   ...values,
 });
@@ -73,7 +73,7 @@ describe("the page of a failed trial", () => {
     serve(routes());
     show(<App />, ADDRESS);
     await userEvent.click(await screen.findByRole("link", { name: "Read the logs of all ranks." }));
-    await waitFor(() => expect(screen.getByRole("tab", { name: "Ranks and logs" }).getAttribute("aria-selected")).toBe("true"));
+    await waitFor(() => expect(screen.getByRole("tab", { name: "Logs" }).getAttribute("aria-selected")).toBe("true"));
   });
 
   it("tells a trial that could not start from one that failed in training", async () => {

@@ -66,7 +66,7 @@ const Log = ({ log, trialId }: { log: NonNullable<TrialFailure["log"]>; trialId:
       <LogText label={`Last lines of the log of rank ${log.rank}`} maxH="18rem" text={text} />
       {log.has_more ? (
         <Text fontSize="xs">
-          <PageLink to={`${paths.trial(trialId)}?tab=ranks`}>More of this log, and the logs of the other ranks</PageLink>
+          <PageLink to={`${paths.trial(trialId)}?tab=log&ranks=${log.rank}`}>More of this log, and the logs of the other ranks</PageLink>
         </Text>
       ) : null}
     </Section>
