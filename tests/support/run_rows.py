@@ -41,11 +41,15 @@ def fill(store: Store, count: int, *, seed: int = 0, dags: tuple[str, ...] = ("d
 
 def _experiment(conn: sa.Connection, index: int, dag: str, chance: random.Random) -> dict[str, Any]:
     name = f"experiment {index}"
+    place = {
+        "owner": chance.choice(["", "ann", "Bób"]), "project": chance.choice(["Uncategorized", "vision"]),
+        "archived": chance.random() < 0.3,
+    }  # fmt: skip
     values = {"dag_id": dag, "run_id": f"r{index}", "name": name, "state": "completed", "weight": 1.0, "created_at": AT}
-    key = conn.execute(experiments.insert().values(values)).inserted_primary_key
+    key = conn.execute(experiments.insert().values({**values, **place})).inserted_primary_key
     own = [tag for tag in TAGS if chance.random() < 0.1]
     _label(conn, "experiment", key[0], own)
-    return {"experiment_id": key[0], "dag": dag, "run": f"r{index}", "experiment": name, "tags": own}
+    return {"experiment_id": key[0], "dag": dag, "run": f"r{index}", "experiment": name, "tags": own, **place}
 
 
 def _trial(
@@ -88,7 +92,7 @@ def _trial(
     else:
         metrics = {}
     return {
-        **{key: experiment[key] for key in ("experiment_id", "dag", "run", "experiment")}, **facts,
+        **{key: value for key, value in experiment.items() if key != "tags"}, **facts,
         "trial": trial_id, "name": name, "tag": sorted({*own_tags, *experiment["tags"]}),
         "params": params if is_drawn else {}, "metrics": metrics,
     }  # fmt: skip

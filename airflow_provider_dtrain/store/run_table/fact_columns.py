@@ -52,17 +52,21 @@ def _of_latest_attempt(name: str) -> Column:
     return of_trial.correlate(trials).scalar_subquery()
 
 
-_EXPERIMENT: Final = (
-    sa.select(experiments.c.name).where(experiments.c.id == trials.c.experiment_id).correlate(trials).scalar_subquery()
-)
+def _of_experiment(column: Column) -> Column:
+    return sa.select(column).where(experiments.c.id == trials.c.experiment_id).correlate(trials).scalar_subquery()
+
+
 #: Column of each fact in ``core/expressions/names.py`` but ``tag`` and those that depend on the time.
 _COLUMNS: Final[Mapping[str, Column]] = {
     "trial": trials.c.id,
     "number": trials.c.number,
     "name": _label("trial", trials.c.id),
     "state": sa.type_coerce(trials.c.state, sa.String),
-    "experiment": sa.func.coalesce(_label("experiment", trials.c.experiment_id), _EXPERIMENT),
+    "experiment": sa.func.coalesce(_label("experiment", trials.c.experiment_id), _of_experiment(experiments.c.name)),
     "experiment_id": trials.c.experiment_id,
+    "owner": _of_experiment(experiments.c.owner),
+    "project": _of_experiment(experiments.c.project),
+    "archived": _of_experiment(experiments.c.archived),
     "dag": trials.c.dag_id,
     "run": trials.c.run_id,
     "task": trials.c.task_id,
