@@ -34,11 +34,15 @@ def requested(
         through = Through.FOLLOWER
     through = through or Through.DAG
     trial_id = None if trial is None else trial.trial_id
+    by = call.access.name
+    if trial_id is not None and kind is OperationKind.LOG and arguments.get("keep"):
+        earlier = call.store.operations.open_copy(trial_id, arguments, by=by, through=through)
+        if earlier is not None:
+            return answer_of(call.store.operations.get(earlier))
     instead = in_place_of(kind, trial_id, arguments)
     if through is Through.DAG and (hint := unusable(call.access.operations_dag, OPERATIONS_DAG_ID)):
         words = f"This needs a connection to hosts, which the API server does not open. {hint}"
         raise ApiError(409, "conflict", f"{words}\n{instead}")
-    by = call.access.name
     operation_id = call.store.operations.request(kind, trial_id, arguments, by=by, through=through)
     if through is Through.DAG:
         try:

@@ -88,6 +88,19 @@ class Operations:
         }
         return int(conn.execute(operations.insert().values(**values).returning(operations.c.id)).scalar_one())
 
+    @reads
+    def open_copy(
+        self, conn: Connection, trial_id: int, arguments: Mapping[str, Any], *, by: str, through: Through
+    ) -> int | None:
+        """Return the id of a user's request for the same copy of a log that has not ended, None without one.
+
+        A page that is opened again, or in several windows, waits for one copy.
+        """
+        where = (_OPEN, operations.c.kind == OperationKind.LOG.value, operations.c.trial_id == trial_id)
+        same = (operations.c.by == by, operations.c.through == through.value)
+        rows = conn.execute(sa.select(operations.c.id, operations.c.arguments).where(*where, *same))
+        return next((int(row.id) for row in rows if row.arguments == dict(arguments)), None)
+
     def _sweep(self, conn: Connection) -> None:
         """Remove old operations, and end those whose process or reader has gone."""
         now = self.db.now()

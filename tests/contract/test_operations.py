@@ -231,6 +231,20 @@ def test_a_follower_executes_what_it_can_and_the_dag_the_rest(server, store, sea
     assert [one["dag_id"] for one in executed] == ["dtrain_operations"]
 
 
+def test_a_page_that_is_opened_again_waits_for_the_same_copy_of_a_log(search):
+    search.submit(0, slots=2)
+    api, body = Api(search.store), {"trial_id": 1, "keep": True, "through": "follower"}
+    first = api.answer("POST", "/operations/log", json=body).json()["operation_id"]
+    for _ in range(2 * USER_MOST):
+        assert api.answer("POST", "/operations/log", json=body).json()["operation_id"] == first
+    other = api.answer("POST", "/operations/log", json={**body, "rank": 1}).json()["operation_id"]
+    bobs = Api(search.store, name="bob").answer("POST", "/operations/log", json=body).json()["operation_id"]
+    bytes_ = api.answer("POST", "/operations/log", json={**body, "keep": False}).json()["operation_id"]
+    assert len({first, other, bobs, bytes_}) == 4
+    api.answer("DELETE", f"/operations/{first}")
+    assert api.answer("POST", "/operations/log", json=body).json()["operation_id"] not in (first, other, bobs, bytes_)
+
+
 def test_without_follower_and_dag_the_answer_gives_the_command(search):
     search.submit(0, slots=2)
     api = Api(search.store)
