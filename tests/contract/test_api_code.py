@@ -202,7 +202,9 @@ def test_the_parent_of_a_fork_and_of_a_repeated_trial_is_shown_to_those_who_may_
 
 
 @SQLITE
-@pytest.mark.parametrize("content", [b"", b"no archive", archive(("a", b"x" * 100))[:-20]])
+@pytest.mark.parametrize(
+    "content", [b"", b"no archive", archive(("a", b"x" * 100))[:-20]], ids=["empty", "other", "cut"]
+)
 def test_an_archive_that_cannot_be_read_is_an_error_of_the_user_and_no_crash(api, search, content: bytes) -> None:
     trial_id = trial_of(search, 0, content)
     assert api.answer("GET", f"/trials/{trial_id}/code").status_code in (409, 422)

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.terminal import safe_streams
+from airflow_provider_dtrain.terminal.csv_output import show_csv
 from airflow_provider_dtrain.terminal.log_text import LogWriter
 from airflow_provider_dtrain.terminal.output import dump, note, show, show_one
 from airflow_provider_dtrain.terminal.safe_streams import SafeStream, prepare_streams, unescaped
-from airflow_provider_dtrain.terminal.trials import _csv
 from tests.support.budgets import budget
 from tests.support.hostile_server import CONTROLS
 
@@ -104,7 +104,7 @@ def test_json_and_yaml_keep_every_value(value: object) -> None:
 def test_csv_has_no_formulas_and_no_control_characters() -> None:
     names = [CONTROLS, "=a", " =a", "\t=a", "+a", "-a", "@a", "plain"]
     with terminal() as out:
-        _csv([dict.fromkeys(names, "=cmd()"), {**dict.fromkeys(names, -1.5), CONTROLS: "\r\n@x"}], names)
+        show_csv([dict.fromkeys(names, "=cmd()"), {**dict.fromkeys(names, -1.5), CONTROLS: "\r\n@x"}], names)
     text = out.getvalue().decode()
     rows = list(csv.reader(io.StringIO(text)))
     assert escaped(text) == text

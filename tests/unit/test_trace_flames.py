@@ -105,7 +105,7 @@ def test_values_that_no_profiler_writes_break_nothing() -> None:
     assert "x" * 300 in {one.name for track in found.tracks for one in track.nodes}
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"{}" * 5000)[:-12]])
+@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"{}" * 5000)[:-12]], ids=["empty", "other", "cut"])
 def test_an_archive_that_is_damaged_is_refused(content: bytes) -> None:
     with pytest.raises(UserError, match="unpacked"):
         flame_graph([content], is_packed=True)
