@@ -266,7 +266,7 @@ def test_a_followed_experiment_prints_its_result_as_json(followed):
     )
     assert row["experiment_id"] > 1
     assert messages[-1] == f"Experiment {row['experiment_id']} succeeded; best loss 0.5 (trial 2)."
-    assert row["page"].endswith("/dags/dtrain_experiment/runs/manual__1/plugin/dtrain-run")
+    assert row["page"].endswith(f"/plugin/dtrain/experiments/{row['experiment_id']}")
 
 
 def test_what_a_followed_dag_run_waits_for_is_named_at_once(server, triggered, project, monkeypatch, capsys):

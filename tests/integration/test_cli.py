@@ -64,7 +64,7 @@ def test_the_definition_of_the_commands_imports_none_of_their_code() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=ROOT, timeout=120)
     cli = "airflow_provider_dtrain.cli"
     pure = ["core", "core.lifecycle", "core.lifecycle.states", "core.lifecycle.timeline", "core.plain_data", "errors"]
-    pure += ["core.safe_repr"]
+    pure += ["core.safe_repr", "core.logs", "core.logs.text"]
     ours = ["airflow_provider_dtrain", cli, f"{cli}._airflow_commands"]
     pure += ["terminal", "terminal.arguments", "terminal.definition", "terminal.definition_trials"]
     ours += [f"airflow_provider_dtrain.{name}" for name in pure]

@@ -17,6 +17,7 @@ def task_of(key: TrialKey, folder: Path, *, bundle: DagBundle | None = None) -> 
     """
     return TaskFacts(
         key=key,
+        owner="",
         folder=folder,
         bundle=bundle,
         is_last_try=True,

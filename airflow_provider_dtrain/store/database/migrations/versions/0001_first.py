@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from alembic import op
 
+# Their tables are part of the metadata.
+from airflow_provider_dtrain.store.database import comment_table, log_tables, run_tables  # noqa: F401
 from airflow_provider_dtrain.store.database.tables import metadata
 
 #: Its second part is a digest of the tables. It changes with them, so a store with other tables is refused.
-revision = "0001_c2a9cebc"
+revision = "0001_d63fe42f"
 down_revision = None
 
 
