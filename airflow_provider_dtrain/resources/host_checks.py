@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from airflow_provider_dtrain.core.host_rates import RateMetric
 from airflow_provider_dtrain.resources.hosts import ClusterHost, Holder
 
 
@@ -27,7 +28,7 @@ class MeasuredRate:
     slot: int | None
     #: Host to which a transfer went; None: it is not of a link.
     to: str | None
-    metric: str
+    metric: RateMetric
     #: In the unit of the metric: FLOP/s, bytes/s or seconds.
     value: float
     #: Relative standard deviation of its repetitions.

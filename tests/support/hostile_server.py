@@ -26,8 +26,10 @@ from airflow_provider_dtrain.core import rank_results
 from airflow_provider_dtrain.resources.bulk import BulkResult
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentPage, ExperimentSummary
+from airflow_provider_dtrain.resources.explanations import Explanation
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
+from airflow_provider_dtrain.resources.host_checks import HostCheck, HostDescription
 from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.media import TrialMedia
@@ -35,7 +37,9 @@ from airflow_provider_dtrain.resources.metrics import MetricReports
 from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.reproductions import TrialReproductions
+from airflow_provider_dtrain.resources.results import ResultPreview
 from airflow_provider_dtrain.resources.telemetry import Profile
+from airflow_provider_dtrain.resources.templates import Template, TemplateList
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialPage
 from airflow_provider_dtrain.resources.usage import Usage
@@ -98,6 +102,7 @@ _PER_KIND: dict[Any, dict[str, Any]] = {
     a.Started: {"dag_id": "dtrain_experiment", "run_id": "run-1"},
     a.Validation: {"effective": [{"path": "name", "text": "name: mine"}]},
     a.Probe: {"problem": None},
+    HostCheck: {"hosts": ["text"], "problems": [], "findings": [], "evacuated": []},
     TrialMedia: {
         "series": [
             {
@@ -141,7 +146,7 @@ class Route:
 _RESULTS = {
     "stacks": rank_results.Stacks, "profile": rank_results.ProfileRequest, "exec": rank_results.CommandResult,
     "outputs": a.FetchedOutputs, "probe": a.Probes,
-    "doctor": a.Checks, "log": a.Nothing, "checkpoint": a.Nothing,
+    "doctor": a.Checks, "check": HostCheck, "log": a.Nothing, "checkpoint": a.Nothing,
 }  # fmt: skip
 ROUTES = (
     Route("GET", r"/experiments", ExperimentPage),
@@ -165,6 +170,13 @@ ROUTES = (
     Route("GET", r"/trials/1/metrics", MetricReports),
     Route("GET", r"/trials/1/outputs", a.ScriptOutputs),
     Route("GET", r"/trials/1/media", TrialMedia),
+    Route("GET", r"/trials/1/results", ResultPreview),
+    Route("GET", r"/trials/1/explanation", Explanation),
+    Route("GET", r"/hosts/a", HostDescription),
+    Route("GET", r"/templates(/a/versions)?", TemplateList),
+    Route("(GET|PUT)", r"/templates/a", Template),
+    Route("POST", r"/templates/validate", a.CheckedTemplate),
+    Route("POST", r"/configs/explain", Explanation),
     Route("GET", r"/experiments/1/fork", a.ForkSource),
     Route("GET", r"/api/v2/dags/.*", a.DagRun),
     Route("POST", r"/configs/validate", a.Validation),
@@ -248,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = _any
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any
 
     def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         server = self.server

@@ -63,7 +63,9 @@ COMMANDS = (
     "hosts disable a -y",
     "experiments archive 1 2", "experiments unarchive 1", "experiments move 1 --project vision",
     "experiments delete 1 -y",
-    "experiments list --mine --owner ann --project vision --archived all",
+    "experiments list --mine --owner ann --project vision --archived all", "trials results 1", "hosts describe a",
+    "hosts check", "templates list", "templates describe a", "templates versions a", "templates set a c.yaml",
+    "templates remove a -y", "explain c.yaml", "explain 1", "configs validate c.yaml", "infer c.yaml",
 )  # fmt: skip
 _DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 #: Sequences of views, and what a log may keep.
@@ -354,7 +356,7 @@ def test_a_server_does_not_choose_the_code_that_is_sent(
     route = route_of(answers.Validation)
     lure = name.format(home=laptop.home)
     lines = [{"path": "model_dir", "text": f"model_dir: '{lure}'"}]
-    server.replaced[route] = json.dumps({"problems": [], "effective": lines}).encode()
+    server.replaced[route] = json.dumps({"problems": [], "effective": lines, "summary": None}).encode()
     code, shown = laptop.run("experiments", "create", "c.yaml")
     sent = [name for content in server.uploads for name in names(content)]
     assert "id_rsa" not in sent
@@ -368,7 +370,7 @@ def test_a_folder_that_a_template_names_is_sent_if_the_user_agrees(
     (laptop.work / "c.yaml").write_text("entrypoint: python train.py\n")
     route = route_of(answers.Validation)
     lines = [{"path": "model_dir", "text": "model_dir: code"}]
-    server.replaced[route] = json.dumps({"problems": [], "effective": lines}).encode()
+    server.replaced[route] = json.dumps({"problems": [], "effective": lines, "summary": None}).encode()
     code, shown = laptop.run("experiments", "create", "c.yaml")
     assert (code, server.uploads) == (1, [])
     assert "Name the folder of the code: dtrain experiments create CONFIG FOLDER" in shown
@@ -454,7 +456,11 @@ def test_errors_of_the_python_client_have_no_control_characters(laptop: Laptop, 
         (409, dict.fromkeys(ROUTES, json.dumps({"detail": CONTROLS}).encode()), client.cluster),
         (
             200,
-            {route_of(answers.Validation): json.dumps({"problems": [problem], "effective": []}).encode()},
+            {
+                route_of(answers.Validation): json.dumps(
+                    {"problems": [problem], "effective": [], "summary": None}
+                ).encode()
+            },
             lambda: client.experiments.create("c.yaml"),
         ),
         (200, dict.fromkeys(ROUTES[-3:], json.dumps(failed).encode()), trial.stacks),

@@ -50,9 +50,12 @@ def runtime(store: Store, **answers: Any) -> Any:
         rt.asked.append((cmd, args))
         return answers[cmd]
 
+    async def record(host: str) -> Any:
+        return SimpleNamespace(is_node=False)
+
     rt = SimpleNamespace(
-        prove_watch=nothing, redactor=no_secrets, db=in_place, call=call, store=store,
-        log=logging.getLogger("test"), asked=[],
+        record=record, prove_watch=nothing, redactor=no_secrets, db=in_place, call=call, store=store,
+        log=logging.getLogger("test"), asked=[], silence_logged_at={},
     )  # fmt: skip
     return rt
 

@@ -141,7 +141,7 @@ def test_reasons_for_reduced_clocks_have_names() -> None:
 
 def test_the_control_side_knows_which_metrics_are_facts_and_how_often_they_are_read(tmp_path: Path) -> None:
     assert FACTS_S == metrics.FACTS_S
-    gpu = Driver([os.getpid()], CurrentClocksEventReasons=0, ClockInfo=1, Temperature=1, TotalEccErrors=0,
+    gpu = Driver([os.getpid()], CurrentClocksEventReasons=0, ClockInfo=1, Temperature=1, PowerUsage=1, TotalEccErrors=0,
                  RemappedRows=(0, 0, 0, 0))  # fmt: skip
     found = facts_of(tmp_path)
     of_ranks = found.pop("ranks")[0]

@@ -58,7 +58,7 @@ async def test_thousands_of_validations_are_a_few_records_that_count_the_rest(
     log = TaskLog(logger, None)
     runner = AttemptRunner(SimpleNamespace(log=log))  # type: ignore[arg-type]
     for event in validations(8500):
-        runner._on_event(None, None, "h", event)  # type: ignore[arg-type]
+        runner._on_event(None, None, None, "h", event)  # type: ignore[arg-type]
     assert len(logger.records) < 100
     await until(lambda: not log._lines)
     shown = [line for _, text in logger.records for line in text.split("\n")]
@@ -69,7 +69,7 @@ async def test_thousands_of_validations_are_a_few_records_that_count_the_rest(
 
 def test_a_warning_of_a_supervisor_is_one_of_the_task_log(logger: Records) -> None:
     runner = AttemptRunner(SimpleNamespace(log=TaskLog(logger, None)))  # type: ignore[arg-type]
-    runner._on_event(None, None, "h", {"kind": "warning", "text": "rank 1 is on a wrong device"})  # type: ignore[arg-type]
+    runner._on_event(None, None, None, "h", {"kind": "warning", "text": "rank 1 is on a wrong device"})  # type: ignore[arg-type]
     assert logger.records == [("warning", "Host 'h': rank 1 is on a wrong device")]
 
 

@@ -49,6 +49,8 @@ def test_the_table_of_foreign_fields_is_what_an_experiment_renames_or_leaves_out
             expected.setdefault(section, set()).add(name)
         else:
             expected[""].add(section)
+    # It is joined with the project.
+    expected[""].add("workspace")
     assert expected == config_check.FOREIGN
 
 

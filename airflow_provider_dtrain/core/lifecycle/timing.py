@@ -121,6 +121,8 @@ CLOCK_SLACK_S = 5.0
 SLOTS_WAIT_S = 900.0
 #: Seconds for a host to remove checkpoints.
 REMOVE_TIMEOUT_S = 60.0
+#: Seconds for a host to read a piece of a log.
+LOG_READ_S = 30.0
 #: Seconds for a host to remove old runs, which may hold many files.
 COLLECT_TIMEOUT_S = 300.0
 #: Seconds for which an ended run stays, whatever age is requested: its follower may still read it.

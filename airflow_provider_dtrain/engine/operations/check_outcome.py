@@ -28,7 +28,7 @@ def outcome(found: Measured, hosts: Sequence[str]) -> HostCheck:
                 host=rate.host,
                 slot=rate.slot,
                 to=rate.peer,
-                metric=str(rate.metric),
+                metric=rate.metric,
                 value=rate.value,
                 spread=rate.spread,
                 kind=rate.kind,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.timing import LOG_READ_S
 from airflow_provider_dtrain.core.logs.chunks import CHUNK_BYTES
 from airflow_provider_dtrain.core.logs.clock import Sample, samples_of, within
-from airflow_provider_dtrain.engine.operations.rank_log import CALL_TIMEOUT_S, log_bytes
 from airflow_provider_dtrain.engine.operations.rank_log import CHUNK_BYTES as READ_BYTES
+from airflow_provider_dtrain.engine.operations.rank_log import log_bytes
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError
 from airflow_provider_dtrain.errors import HostRefusedError
 from airflow_provider_dtrain.hosts.channel.answers import piece_of
@@ -80,7 +81,7 @@ def _samples(hook: DtrainHook, run: str, rank: RankView) -> list[Sample]:
     link = hook.link(hook.store.hosts.get(rank.host))
     stream = f"rank{rank.rank}.clock"
     try:
-        answer = link.call("read", run=run, stream=stream, offset=0, length=_CLOCK_BYTES).result(CALL_TIMEOUT_S + 5)
+        answer = link.call("read", run=run, stream=stream, offset=0, length=_CLOCK_BYTES).result(LOG_READ_S + 5)
     except HostRefusedError:
         return []
     piece = piece_of(rank.host, answer, offset=0, length=_CLOCK_BYTES)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.byte_size import byte_size
+from airflow_provider_dtrain.core.lifecycle.timing import LOG_READ_S
 from airflow_provider_dtrain.errors import HostLostError, NotFoundError
 from airflow_provider_dtrain.hosts.channel.answers import Piece, piece_of
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 CHUNK_BYTES = 2**20
-CALL_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def _piece(link: HostLink, run: str, rank: RankView, offset: int, length: int, r
 
     def read(first: int, most: int) -> Piece:
         call = link.call("read", run=run, stream=f"rank{rank.rank}.log", offset=first, length=most)
-        return piece_of(rank.host, call.result(CALL_TIMEOUT_S + 5), offset=first, length=most)
+        return piece_of(rank.host, call.result(LOG_READ_S + 5), offset=first, length=most)
 
     margin = redactor.longest
     if offset < 0:

@@ -170,6 +170,7 @@ class ExperimentRow(Protocol):
     project: str
     archived: bool
     delete_requested_at: datetime | None
+    delete_requested_by: str | None
     created_at: datetime
     ended_at: datetime | None
 

@@ -37,7 +37,7 @@ def host_description(store: Store, rights: Rights, name: str) -> HostDescription
                 host=rate.host,
                 slot=rate.slot,
                 to=rate.peer,
-                metric=str(rate.metric),
+                metric=rate.metric,
                 value=rate.value,
                 spread=rate.spread,
                 kind=rate.kind,

@@ -10,8 +10,8 @@ from airflow_provider_dtrain.train.errors import SetupError
 #: Section -> its fields. A section with variants has the fields of all of them. "" is the configuration itself.
 FIELDS: Mapping[str, frozenset[str]] = {
     "": frozenset((
-        "name", "description", "labels", "template", "entrypoint", "model_dir", "hyperparameters", "searcher",
-        "inference", "resources", "optimizations", "reproducibility", "profiling", "checkpoint_storage",
+        "name", "description", "project", "labels", "template", "entrypoint", "model_dir", "hyperparameters",
+        "searcher", "inference", "resources", "optimizations", "reproducibility", "profiling", "checkpoint_storage",
         "checkpoint_policy", "min_validation_period", "min_checkpoint_period", "scheduling_unit", "records_per_epoch",
         "perform_initial_validation", "max_restarts", "log_policies", "preemption_timeout", "environment",
         "bind_mounts", "network_interface", "port_range", "data", "tensorboard", "loggers", "preemptible", "launch",
@@ -56,7 +56,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
 #: Section -> names of Determined, which an experiment reads as another field's or ignores with a warning.
 FOREIGN: Mapping[str, frozenset[str]] = {
     "": frozenset((
-        "workspace", "project", "slurm", "pbs", "pod_spec", "registry_auth", "integrations", "retention_policy",
+        "workspace", "slurm", "pbs", "pod_spec", "registry_auth", "integrations", "retention_policy",
         "debug", "internal", "data_layer", "tensorboard_storage", "task_container_defaults", "security",
     )),
     "searcher": frozenset(("stop_once",)),

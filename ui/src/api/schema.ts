@@ -3998,8 +3998,7 @@ export interface components {
             slot: number | null;
             /** To */
             to: string | null;
-            /** Metric */
-            metric: string;
+            metric: components["schemas"]["RateMetric"];
             /** Value */
             value: number;
             /** Spread */
@@ -4593,6 +4592,12 @@ export interface components {
             /** Backend */
             backend: string | null;
         };
+        /**
+         * RateMetric
+         * @description Metric of a host check.
+         * @enum {string}
+         */
+        RateMetric: "matmul" | "memory" | "disk_write" | "disk_read" | "link" | "round_trip";
         /**
          * Reason
          * @description Body of an action on a host.
