@@ -128,6 +128,30 @@ async def test_a_log_that_airflow_has_confirmed_needs_no_mark(world: World) -> N
     assert (logs.unconfirmed, world.store.closed) == ([], [1])
 
 
+async def test_bytes_that_arrive_while_a_log_is_closed_are_delivered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.reader.go_on()
+    logs, view = TrialLogs(world), world.store.attempts.get(1)  # type: ignore[arg-type]
+    log = logs.follow(view, "a", 0)
+    log.take(0, b"one\n", NO_SECRETS)
+    world.logs_of["run-1"] = b"one\nlast words\n"
+    close = log.close
+
+    async def closed(**more: Any) -> bool:
+        found = await close(**more)
+        # The stream of the host ends at this moment.
+        log.take(4, b"last words\n", NO_SECRETS)
+        log.is_complete = True
+        return found
+
+    monkeypatch.setattr(log, "close", closed)
+    logs.end(view)
+    await logs.finish(view)
+    assert [line for line in lines_of(world) if "---" not in line] == ["[rank 0] one", "[rank 0] last words"]
+    assert (logs.unconfirmed, world.store.closed) == ([], [1])
+
+
 async def test_the_log_of_a_trial_that_was_killed_while_it_was_followed_is_delivered(world: World) -> None:
     world.reader.go_on()
     logs, view = TrialLogs(world), world.store.attempts.get(1)  # type: ignore[arg-type]

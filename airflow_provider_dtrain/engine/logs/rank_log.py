@@ -132,6 +132,11 @@ class RankLog:
             self.buffer.restart(0)
         self.received = 0
 
+    @property
+    def is_drained(self) -> bool:
+        """True when nothing that has arrived waits to be sent."""
+        return not self._held and not self.buffer.has_record
+
     # -- to Airflow, in the sender's thread ----------------------------------------------------
     def due_in(self, now: float) -> float | None:
         """Return the seconds until the next record may be sent, or None when there is none."""

@@ -166,7 +166,8 @@ class TrialLogs:
 
     async def _end(self, view: AttemptView, log: RankLog) -> None:
         is_written = await log.close(most_s=LAST_STEP_S if view.is_external else None)
-        if is_written and log.is_complete:
+        # Bytes may have arrived since the log was closed: they are read from the host again.
+        if is_written and log.is_complete and log.is_drained:
             await self._close(log)
             return
         await log.commit(at_once=True)
