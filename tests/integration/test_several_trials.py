@@ -221,7 +221,7 @@ async def test_a_kill_of_one_trial_leaves_its_siblings_alone(hook: DtrainHook) -
 
 @pytest.mark.parametrize("moved", [False, True])
 async def test_the_end_of_the_task_in_airflow_kills_all_of_its_trials(
-    hook: DtrainHook, monkeypatch: pytest.MonkeyPatch, moved: bool
+    hook: DtrainHook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moved: bool
 ) -> None:
     async def is_deferred(_: object) -> bool:
         return moved
@@ -234,15 +234,15 @@ async def test_the_end_of_the_task_in_airflow_kills_all_of_its_trials(
         await until(trained(hook), work)
     await trigger.on_kill()
     if moved:
-        assert len(processes("searched.py")) >= 2
+        assert len(processes("searched.py", tmp_path)) >= 2
         next_one = deferred(run, plan[0])
         monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.is_deferred", lambda _: asyncio.sleep(0, False))
         await next_one.on_kill()
     assert states(hook) == {0: ["killed"], 1: ["killed"], 2: ["killed"]}
-    assert processes("searched.py") == []
+    assert processes("searched.py", tmp_path) == []
 
 
-async def test_the_next_triggerer_continues_all_trials(hook: DtrainHook) -> None:
+async def test_the_next_triggerer_continues_all_trials(hook: DtrainHook, tmp_path: Path) -> None:
     run = Run()
     plan = run.plan(config({**RANDOM, "max_trials": 3, "trials_per_task": 3}, says="score waits"))
     trigger = deferred(run, plan[0])
@@ -252,12 +252,12 @@ async def test_the_next_triggerer_continues_all_trials(hook: DtrainHook) -> None
         hook.store.control.stop(first.trial_id, "ann")
         await until(lambda: hook.store.trials.get(first.trial_id).state == "stopped", work)
         await until(trained(hook), work)
-    pids = {process.pid for process in processes("searched.py")}
+    pids = {process.pid for process in processes("searched.py", tmp_path)}
     _, arguments = trigger.serialize()
     async with running(TrialTrigger(**arguments)) as work:
         others = [trial_id for trial_id in trigger.trial_ids if trial_id != first.trial_id]
         await until(lambda: all("triggerer" in (_view(hook, one).watcher or "") for one in others), work)
-        assert {process.pid for process in processes("searched.py")} == pids, "the ranks go on"
+        assert {process.pid for process in processes("searched.py", tmp_path)} == pids, "the ranks go on"
         for trial_id in others:
             hook.store.control.stop(trial_id, "ann")
         [event] = await asyncio.wait_for(work, DEADLINE_S)

@@ -89,9 +89,15 @@ def register(hook: DtrainHook, state_dir: Path, *, slots: str = "cpu:2") -> None
     hook.store.hosts.add(record)
 
 
-def processes(word: str) -> list[psutil.Process]:
+def processes(word: str, below: Path | None = None) -> list[psutil.Process]:
+    """Return the living processes with a word in their command line.
+
+    :param below: only those whose working folder is there: other tests of this machine run the same programs
+    """
     found = []
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        if below is not None and not str(process.info["cwd"]).startswith(f"{below}/"):
+            continue
         if word in " ".join(process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
