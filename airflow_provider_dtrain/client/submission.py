@@ -159,9 +159,13 @@ def create(
     digest = upload(session, folder, notify)
     git = asdict(git_state(folder))
     body = {
-        "config": text, "template": template, "payload": digest, "default_name": name, "git": git,
+        "config": text,
+        "template": template,
+        "payload": digest,
+        "default_name": name,
+        "git": git,
         "inference": inference,
-    }  # fmt: skip
+    }
     found = start(session, body)
     shown = values.get("name", "null")
     return replace(found, name=name if shown in ("null", "") else shown, warnings=warnings)

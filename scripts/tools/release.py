@@ -56,15 +56,18 @@ def bill_of_materials(of: str) -> dict[str, Any]:
         "version": 1,
         "metadata": {
             "component": {
-                "type": "library", "name": "airflow-provider-dtrain", "version": of,
-                "purl": f"pkg:pypi/airflow-provider-dtrain@{of}", "licenses": [{"license": {"id": "Apache-2.0"}}],
+                "type": "library",
+                "name": "airflow-provider-dtrain",
+                "version": of,
+                "purl": f"pkg:pypi/airflow-provider-dtrain@{of}",
+                "licenses": [{"license": {"id": "Apache-2.0"}}],
             }
         },
         "components": [
             {"type": "library", "name": name, "version": pin, "purl": f"pkg:pypi/{name}@{pin}", "scope": "optional"}
             for name, pin in pinned
         ],
-    }  # fmt: skip
+    }
 
 
 def build(folder: Path, epoch: str) -> None:

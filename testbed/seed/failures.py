@@ -89,9 +89,11 @@ def nightly(site: Simulation, hours: float, *, lr: float, rank: int | None = Non
     :param rank: the rank that fails; None = none
     """
     described = document(
-        "segmentation-nightly", hyperparameters={"lr": lr, "epochs": 12}, max_restarts=1,
+        "segmentation-nightly",
+        hyperparameters={"lr": lr, "epochs": 12},
+        max_restarts=1,
         resources={"slots_per_trial": 8, "pool": "h100"},
-    )  # fmt: skip
+    )
     planned = Planned(site.store, key(site, "segmentation_nightly", hours, "train"), described)
     course = Course(epochs=12, batches=500, epoch_s=300, quality=0.8)
     run = Run(site, planned.submission())

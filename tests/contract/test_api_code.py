@@ -83,8 +83,11 @@ def test_code_that_was_packed_is_listed_and_read_as_it_was(api, search, folder: 
     assert files_of(found) == {"lib/a.bin": ("binary", 2), "link": ("link", None), "train.py": ("text", 19)}
     assert [one["path"] for one in found["files"] if one["is_program"]] == ["train.py"]
     assert (found["digest"], found["packed_bytes"], found["git"], found["reason"]) == (
-        code.digest, len(code.content), GIT, "",
-    )  # fmt: skip
+        code.digest,
+        len(code.content),
+        GIT,
+        "",
+    )
     text = api.get(f"/trials/{trial_id}/code/text", file="train.py")
     assert (text["text"], text["is_whole"]) == ("print('<b>é</b>')\n", True)
     assert api.get(f"/experiments/{found['experiment_id']}/code")["trial_id"] == trial_id
@@ -104,13 +107,19 @@ def test_the_code_of_an_experiment_is_that_of_its_best_trial(api, search) -> Non
 @SQLITE
 def test_changes_are_unified_diffs_and_name_what_is_not_compared(api, search) -> None:
     before = archive(
-        ("same.py", b"x = 1\n"), ("gone.py", b"a\n"), ("train.py", b"a\nb\nc\n"), ("w.bin", b"\0a"),
+        ("same.py", b"x = 1\n"),
+        ("gone.py", b"a\n"),
+        ("train.py", b"a\nb\nc\n"),
+        ("w.bin", b"\0a"),
         ("big.txt", b"x\n" * 200_000),
-    )  # fmt: skip
+    )
     after = archive(
-        ("same.py", b"x = 1\n"), ("new.py", b"b\n"), ("train.py", b"a\nB\nc\n"), ("w.bin", b"\0b"),
+        ("same.py", b"x = 1\n"),
+        ("new.py", b"b\n"),
+        ("train.py", b"a\nB\nc\n"),
+        ("w.bin", b"\0b"),
         ("big.txt", b"y\n" * 200_000),
-    )  # fmt: skip
+    )
     ids = [trial_of(search, 0, before), trial_of(search, 1, after)]
     found = api.get("/differences/code", trial=ids)
     rows = {one["path"]: one for one in found["files"]}
@@ -174,9 +183,11 @@ def test_names_texts_and_changes_of_code_need_the_right_to_read_the_code_of_each
         assert reader.refusal("GET", path)[:2] == (403, "forbidden")
     stranger = Api(store, readable=())
     for path in (
-        f"/trials/{first}/code", f"/trials/{first}/code/text?file=secret.py",
-        f"/experiments/{search.view.experiment_id}/code", f"/differences/code?trial={first}&trial={second}",
-    ):  # fmt: skip
+        f"/trials/{first}/code",
+        f"/trials/{first}/code/text?file=secret.py",
+        f"/experiments/{search.view.experiment_id}/code",
+        f"/differences/code?trial={first}&trial={second}",
+    ):
         assert stranger.answer("GET", path).status_code == 404, path
 
 

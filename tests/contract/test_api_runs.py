@@ -183,8 +183,11 @@ def test_a_user_saves_changes_and_removes_views_and_shares_them_for_reading(api,
     with store.db.engine.connect() as conn:
         actions = conn.execute(sa.select(audit.c.by, audit.c.action).where(audit.c.subject.like("view %"))).all()
     assert [tuple(one) for one in actions] == [
-        ("ann", "view saved"), ("ann", "view saved"), ("bob", "view saved"), ("ann", "view removed")
-    ]  # fmt: skip
+        ("ann", "view saved"),
+        ("ann", "view saved"),
+        ("bob", "view saved"),
+        ("ann", "view removed"),
+    ]
 
 
 @SQLITE

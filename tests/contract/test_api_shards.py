@@ -104,9 +104,13 @@ EVIL = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
 
 def preview(shard=0, rows=(("1", None), (EVIL, "2")), columns=(("id", "int64"), (EVIL, "string"))):
     return {
-        "kind": "results_preview", "shard": shard, "label": f"part-{shard}", "columns": [list(one) for one in columns],
-        "columns_in_all": len(columns), "rows": [list(row) for row in rows],
-    }  # fmt: skip
+        "kind": "results_preview",
+        "shard": shard,
+        "label": f"part-{shard}",
+        "columns": [list(one) for one in columns],
+        "columns_in_all": len(columns),
+        "rows": [list(row) for row in rows],
+    }
 
 
 def test_the_first_reported_results_are_shown_as_texts_to_users_who_may_read_logs(store, inference) -> None:

@@ -68,8 +68,10 @@ def test_a_host_is_described_alike_by_both_programs(server, search, capsys, form
     if form == "json":
         found = json.loads(remote)
         assert [(one["metric"], one["to"], one["value"]) for one in found["rates"]] == [
-            ("matmul", None, 1e12), ("link", "b", 1e8), ("link", "a", 9e8),
-        ]  # fmt: skip
+            ("matmul", None, 1e12),
+            ("link", "b", 1e8),
+            ("link", "a", 9e8),
+        ]
         assert len(found["holders"]) == 1
     else:
         for text in ("state", "ssh_a", "last probe", "10.0.0.7/24", "+0.100 s", "1 TFLOP/s", "a to b", "89% below"):

@@ -136,7 +136,7 @@ class HostOperations:
         self.log, self.shown, self.is_away = log, shown, is_away
 
     def run(self, _result, kind, body, put):
-        # What was printed before the host was asked.
+        # Output from before the request to the host.
         self.shown.append(sys.stdout.buffer.getvalue() if hasattr(sys.stdout, "buffer") else b"")
         assert kind == "log"
         if self.is_away:
@@ -160,9 +160,12 @@ def test_a_terminal_gets_the_stored_end_of_an_ended_trial_before_its_host_has_an
     shown: list[bytes] = []
     args = parser().parse_args(["trials", "logs", "1"])
     reader = LogReader(
-        ServerSource(session), args, patience=Patience(session, lambda _: None),
-        operations=HostOperations(log, shown, is_away), end_first=True,
-    )  # fmt: skip
+        ServerSource(session),
+        args,
+        patience=Patience(session, lambda _: None),
+        operations=HostOperations(log, shown, is_away),
+        end_first=True,
+    )
     monkeypatch.setattr("airflow_provider_dtrain.terminal.log_text._is_regular_file", lambda: True)
     assert reader.show() == 0
     out, err = capsysbinary.readouterr()

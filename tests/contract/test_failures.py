@@ -110,8 +110,9 @@ def test_a_failed_trial_opens_on_the_cause_with_the_users_own_frames_first(faili
     (raised,) = found.raised
     assert (raised.text, raised.library_frames) == ("KeyError: 'label'", 1)
     assert [(one.file, one.line, one.function, one.code) for one in raised.frames] == [
-        ("train.py", 34, "main", 'loss = model(batch["label"])'), ("train.py", 80, "", "main()"),
-    ]  # fmt: skip
+        ("train.py", 34, "main", 'loss = model(batch["label"])'),
+        ("train.py", 80, "", "main()"),
+    ]
     assert found.log is not None
     assert (found.log.rank, found.log.host, found.log.has_more) == (0, "a", True)
     assert len(found.log.lines) == LOG_LINES
@@ -277,12 +278,22 @@ def test_the_last_good_run_of_a_dag_that_the_user_may_not_read_is_not_named(fail
 @pytest.mark.parametrize(
     "message",
     [
-        "", " ", "\n\n", "Traceback (most recent call last):", "x" * 2_000_000, "<script>alert(1)</script>",
-        "\x1b[31mred\x1b[0m \u202e", "Traceback (most recent call last):\n" + '  File "x", line 1, in f\n' * 50_000,
-        "9" * 100_000, "/" * 100_000, "':" * 50_000, "rank 1, " * 20_000, "a" * 7 + ":" * 50_000,
+        "",
+        " ",
+        "\n\n",
+        "Traceback (most recent call last):",
+        "x" * 2_000_000,
+        "<script>alert(1)</script>",
+        "\x1b[31mred\x1b[0m \u202e",
+        "Traceback (most recent call last):\n" + '  File "x", line 1, in f\n' * 50_000,
+        "9" * 100_000,
+        "/" * 100_000,
+        "':" * 50_000,
+        "rank 1, " * 20_000,
+        "a" * 7 + ":" * 50_000,
     ],
     ids=range(13),
-)  # fmt: skip
+)
 def test_any_text_of_a_failure_is_answered_soon_and_within_bounds(failing: Failing, message: str) -> None:
     ticket = failing.start(0)
     failing.search.end(ticket, "errored", failure={"error": "RankFailedError", "kind": "user", "message": message})
@@ -329,11 +340,14 @@ def test_both_programs_describe_the_same_failure(
         assert failures["groups"][0]["trials"] == [ticket.trial_id]
         return
     for part in (
-        "Rank 0 on host 'a' failed first", "KeyError: 'label'\n",
+        "Rank 0 on host 'a' failed first",
+        "KeyError: 'label'\n",
         'at train.py:34 in main: loss = model(batch["label"])',
-        f"changed since trial {good}", "packages torch: 2.12.0 -> 2.13.0", "log of rank 0",
+        f"changed since trial {good}",
+        "packages torch: 2.12.0 -> 2.13.0",
+        "log of rank 0",
         "Read the logs of all ranks: ",
-    ):  # fmt: skip
+    ):
         assert part in texts[0], part
     assert "1 of 2 trials failed." in texts[1]
     assert f"1 x KeyError: 'label', at train.py:34 in main (trial {ticket.trial_id})" in texts[1]

@@ -61,9 +61,11 @@ def test_each_slot_has_the_latest_minute_of_its_device_and_others_have_a_gap(sto
     shown = {metric: heat_of(store, ["a", "nowhere"], metric) for metric in HeatMetric}
     values = {metric.value: [one.slots for one in found.hosts] for metric, found in shown.items()}
     assert values == {
-        "load": [[90, None, None]], "memory": [[75, None, None]], "temperature": [[None, 61, None]],
+        "load": [[90, None, None]],
+        "memory": [[75, None, None]],
+        "temperature": [[None, 61, None]],
         "power": [[None, 312.5, None]],
-    }  # fmt: skip
+    }
     power, load = shown[HeatMetric.POWER], shown[HeatMetric.LOAD]
     assert (power.unit, power.minimum, power.maximum) == ("W", 0, 400)
     assert (load.unit, load.minimum, load.maximum) == ("%", 0, 100)

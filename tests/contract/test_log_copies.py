@@ -66,8 +66,11 @@ def test_a_log_that_grows_is_copied_once_in_whole_lines_and_numbered(search, tic
     assert ("rank0.log", 0, 2**20) not in logs.reads
     found = api.get("/trials/1/log/lines", rank=0)
     assert [(row["number"], row["offset"], row["text"]) for row in found["rows"]] == [
-        (0, 0, "one"), (1, 4, "two"), (2, 8, "part done"), (3, 18, "four"),
-    ]  # fmt: skip
+        (0, 0, "one"),
+        (1, 4, "two"),
+        (2, 8, "part done"),
+        (3, 18, "four"),
+    ]
     assert (found["total"], found["copied_bytes"], found["is_complete"], found["is_over"]) == (4, 23, False, False)
 
 
@@ -180,8 +183,9 @@ def test_the_stored_end_is_all_there_is_when_the_host_is_gone(search, ticket, lo
     found = api.get("/trials/1/log/lines", tail=True)
     assert (found["total"], found["rows"]) == (0, [])
     assert [(row["number"], row["text"], row["level"]) for row in found["tail"]] == [
-        (None, "half a line", None), (None, "ERROR at the end", "error"),
-    ]  # fmt: skip
+        (None, "half a line", None),
+        (None, "ERROR at the end", "error"),
+    ]
     rows = api.get("/trials/1/log/search", text="error")["rows"]
     assert [row["text"] for row in rows] == ["ERROR at the end"]
     assert b"[bytes 0 to 4971 are on the host only]" in api.answer("GET", "/trials/1/log/text").content
@@ -205,10 +209,13 @@ def test_a_search_that_takes_long_pauses_and_continues(ticket, logs, store):
     logs.write(0, b"x" * 99 + b"\n" + b"y\n" * CHUNK_BYTES + b"found\n")
     copied(logs)
     times = iter(range(0, 1000, 2))
-    find = lambda first: of_search.search_log(  # noqa: E731
-        store, StoreSource(store).rights, 1, LogQuery(text="found"), attempt=None, rank=0, first=first, most=10,
-        clock=lambda: next(times),
-    )  # fmt: skip
+
+    def find(first: int) -> Any:
+        source, query = StoreSource(store).rights, LogQuery(text="found")
+        return of_search.search_log(
+            store, source, 1, query, attempt=None, rank=0, first=first, most=10, clock=lambda: next(times)
+        )
+
     first, rounds, rows = 0, 0, []
     while True:
         page = find(first)

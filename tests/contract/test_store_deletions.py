@@ -215,9 +215,14 @@ def test_an_experiment_whose_trial_is_run_again_is_not_deleted(world: Store) -> 
     search = ended(world, "original")
     trial = world.trials.list()[0]
     submission = Submission(
-        dag_id="d-again", run_id="r", config_id=trial.config_id, payload=None, user_id=None, git=None,
+        dag_id="d-again",
+        run_id="r",
+        config_id=trial.config_id,
+        payload=None,
+        user_id=None,
+        git=None,
         reproduces=trial.trial_id,
-    )  # fmt: skip
+    )
     world.submissions.add(submission)
     again = ended(world, "again")
     with pytest.raises(ConflictError, match=f"runs trial {trial.trial_id} again"):

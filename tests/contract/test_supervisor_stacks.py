@@ -110,8 +110,10 @@ def test_ranks_that_joined_are_asked_for_a_trace_by_a_file(host: Host) -> None:
     assert answer["ranks"] == [{"rank": 0, "problem": ""}, {"rank": 1, "problem": ""}]
     written = json.loads(path.read_text())
     assert {name: written[name] for name in ("ranks", "batches", "with_stack")} == {
-        "ranks": [0, 1], "batches": 4, "with_stack": True,
-    }  # fmt: skip
+        "ranks": [0, 1],
+        "batches": 4,
+        "with_stack": True,
+    }
     os.kill(pids(channel)[1], signal.SIGKILL)
     channel.wait_event("t1.1.7", "exit")
     with pytest.raises(Refusal, match="not_running"):

@@ -32,11 +32,14 @@ def test_a_gang_counts_on_each_day_that_it_held_its_slots() -> None:
     evening = datetime(2026, 3, 8, 22, tzinfo=UTC)
     found = slot_hours(
         [
-            use("a", 4, evening, 30), use("a", 1, NOON, 0.5), use("before", 8, evening - timedelta(days=9), 1),
-            use("since long", 1, evening - timedelta(days=30), 24 * 60), use("backwards", 1, NOON, -5),
+            use("a", 4, evening, 30),
+            use("a", 1, NOON, 0.5),
+            use("before", 8, evening - timedelta(days=9), 1),
+            use("since long", 1, evening - timedelta(days=30), 24 * 60),
+            use("backwards", 1, NOON, -5),
         ],
         days,
-    )  # fmt: skip
+    )
     assert found == {"a": [8, 96, 16.5], "since long": [24, 24, 24]}
 
 

@@ -92,10 +92,14 @@ def _trial(
     else:
         metrics = {}
     return {
-        **{key: value for key, value in experiment.items() if key != "tags"}, **facts,
-        "trial": trial_id, "name": name, "tag": sorted({*own_tags, *experiment["tags"]}),
-        "params": params if is_drawn else {}, "metrics": metrics,
-    }  # fmt: skip
+        **{key: value for key, value in experiment.items() if key != "tags"},
+        **facts,
+        "trial": trial_id,
+        "name": name,
+        "tag": sorted({*own_tags, *experiment["tags"]}),
+        "params": params if is_drawn else {},
+        "metrics": metrics,
+    }
 
 
 def _label(conn: sa.Connection, kind: str, object_id: int, names: list[str], display_name: str | None = None) -> None:

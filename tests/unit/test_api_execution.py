@@ -179,5 +179,9 @@ def test_an_offset_that_makes_no_sense_is_refused(api, offset):
 
 def test_a_huge_offset_is_an_empty_page(api):
     assert api.get("/experiments", offset=2**53) == {
-        "rows": [], "total": 0, "tags": [], "owners": [], "projects": [],
-    }  # fmt: skip
+        "rows": [],
+        "total": 0,
+        "tags": [],
+        "owners": [],
+        "projects": [],
+    }

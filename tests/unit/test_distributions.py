@@ -63,8 +63,10 @@ def test_the_source_distribution_has_pages_and_their_sources(built: Path) -> Non
 def test_the_client_alone_needs_nothing_but_python(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=ROOT / "client", check=True, capture_output=True,
-    )  # fmt: skip
+        cwd=ROOT / "client",
+        check=True,
+        capture_output=True,
+    )
     (wheel,) = tmp_path.glob("dtrain_client-*.whl")
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"

@@ -71,6 +71,6 @@ def test_a_page_outside_the_navigation_and_a_link_to_nothing_are_refused(
         site._parts({"lonely.md": ("docs/lonely.md", "")})
 
 
-def test_code_that_looks_like_a_link_stays(site: ModuleType) -> None:
+def test_code_in_the_form_of_a_link_stays(site: ModuleType) -> None:
     text = "```python\nx = a[1](b)\n```\n"
     assert site._with_site_links("docs/x.md", "x.md", text) == text

@@ -23,9 +23,11 @@ from airflow_provider_dtrain.engine.attempt.outcome import Failure
 def view(ranks: dict[str, list[int]], *, granted: bool = True, started: bool = True) -> Any:
     plans = {host: {"ranks": [{"rank": rank} for rank in own]} for host, own in ranks.items()}
     return SimpleNamespace(
-        plan={"plans": plans}, placement={host: tuple(own) for host, own in ranks.items()},
-        granted_at=granted or None, started_at=started or None,
-    )  # fmt: skip
+        plan={"plans": plans},
+        placement={host: tuple(own) for host, own in ranks.items()},
+        granted_at=granted or None,
+        started_at=started or None,
+    )
 
 
 TWO = {"gpu-2": [2, 3], "gpu-1": [0, 1]}

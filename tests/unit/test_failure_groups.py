@@ -77,9 +77,11 @@ def test_an_error_of_a_resource_is_the_same_at_another_line_of_the_program() -> 
 def test_rank_host_time_advice_and_further_ranks_are_no_part_of_a_cause() -> None:
     own = "KeyError: 'x', at train.py:3 in f"
     several = [
-        failure(own, rank=1, host="b", when="10:00:00 UTC"), failure(f"{own}, as rank 3", rank=2),
-        failure(f"{own}, as ranks 0, 1 and 3"), failure(f"{own}, as ranks 0, 1 and 5 more"),
-    ]  # fmt: skip
+        failure(own, rank=1, host="b", when="10:00:00 UTC"),
+        failure(f"{own}, as rank 3", rank=2),
+        failure(f"{own}, as ranks 0, 1 and 3"),
+        failure(f"{own}, as ranks 0, 1 and 5 more"),
+    ]
     assert groups(*several) == [(4, own)]
     assert own_cause(several[0]) == own
 

@@ -61,7 +61,7 @@ def test_an_exception_of_no_single_row_is_raised_as_it_was():
         list(isolated(batch([1, 2, 3]), process, "part-1"))
 
 
-def test_rows_of_a_collated_batch_are_not_told_apart():
+def test_rows_of_a_collated_batch_are_one_unit():
     def process(_part):
         raise ValueError("bad")
 

@@ -1,4 +1,4 @@
-"""Unified differences: git applies them, and hostile texts cost no more than the limit."""
+"""Unified differences: git applies them, and the cost of hostile texts is below the limit."""
 
 from __future__ import annotations
 

@@ -30,14 +30,23 @@ def rows(track: FlameTrack) -> list[tuple[str, str | None, float, float, int]]:
 
 def test_calls_are_added_up_by_their_callers() -> None:
     found = graph(
-        span("step", 0, 100), span("forward", 0, 40), span("mm", 5, 10), span("mm", 20, 10), span("backward", 50, 50),
-        span("mm", 60, 30), span("step", 100, 50), span("forward", 100, 50),
-    )  # fmt: skip
+        span("step", 0, 100),
+        span("forward", 0, 40),
+        span("mm", 5, 10),
+        span("mm", 20, 10),
+        span("backward", 50, 50),
+        span("mm", 60, 30),
+        span("step", 100, 50),
+        span("forward", 100, 50),
+    )
     (track,) = found.tracks
     assert rows(track) == [
-        ("step", None, 150, 10, 2), ("forward", "step", 90, 70, 2), ("mm", "forward", 20, 20, 2),
-        ("backward", "step", 50, 20, 1), ("mm", "backward", 30, 30, 1),
-    ]  # fmt: skip
+        ("step", None, 150, 10, 2),
+        ("forward", "step", 90, 70, 2),
+        ("mm", "forward", 20, 20, 2),
+        ("backward", "step", 50, 20, 1),
+        ("mm", "backward", 30, 30, 1),
+    ]
     assert (found.span_us, found.events, track.total_us, track.left_out) == (150, 8, 150, 0)
 
 
@@ -51,8 +60,10 @@ def test_threads_come_before_streams_of_gpus() -> None:
         span("k", 0, 500, tid=7, pid=0, cat="kernel"), span("a", 0, 10, tid=1), span("b", 0, 20, tid="thread <2>")
     )
     assert [(one.name, one.is_gpu) for one in found.tracks] == [
-        ("process 7, thread thread <2>", False), ("process 7, thread 1", False), ("GPU 0, stream 7", True),
-    ]  # fmt: skip
+        ("process 7, thread thread <2>", False),
+        ("process 7, thread 1", False),
+        ("GPU 0, stream 7", True),
+    ]
 
 
 def test_an_event_that_outlasts_its_caller_is_cut() -> None:

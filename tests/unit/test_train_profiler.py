@@ -151,7 +151,7 @@ def test_a_request_during_a_trace_waits_for_its_end(tmp_path, monkeypatch):
     assert len(list((tmp_path / "work" / "traces").iterdir())) == 2
 
 
-def test_a_rank_looks_for_a_request_once_a_second(tmp_path, monkeypatch):
+def test_a_rank_reads_requests_once_a_second(tmp_path, monkeypatch):
     profiler = module.Profiler(RankEnvironment(run_dir=tmp_path), EventWriter(None))
     profiler.step()
     request(tmp_path)

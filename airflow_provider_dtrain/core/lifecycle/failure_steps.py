@@ -33,8 +33,10 @@ _MEMORY: Final[_Row] = ("Look at the memory of hosts and devices before the end.
 _CHECK: Final[_Row] = ("Measure the network between the hosts.", "airflow dtrain hosts check", "cluster")
 _ENVIRONMENT: Final[_Row] = ("Check the environment in the configuration.", None, "config")
 _HANGS: Final[_Row] = (
-    "Start it again, and print the stacks of all ranks while it hangs.", "airflow dtrain trials stack {trial}", None
-)  # fmt: skip
+    "Start it again, and print the stacks of all ranks while it hangs.",
+    "airflow dtrain trials stack {trial}",
+    None,
+)
 _FREE: Final[_Row] = (
     "See which hosts the pool has, and how many slots.",
     "airflow dtrain pools describe {pool}",

@@ -55,7 +55,7 @@ export const ClusterPage = () => {
   const isOfJobs = data.pools.some(({ backend }) => backend !== OWN);
   const jobs = data.jobs.filter(({ pool }) => view.pool.length === 0 || view.pool.includes(pool));
   if (data.hosts.length === 0 && !isOfJobs) {
-    return <EmptyState command="airflow dtrain hosts add CONNECTION --pool default" text="Register the first one on a machine with Airflow. CONNECTION is an SSH connection of Airflow:" title="There is no host yet." />;
+    return <EmptyState command="airflow dtrain hosts add NAME --conn CONNECTION" text="Register the first one on a machine with Airflow. CONNECTION is an SSH connection of Airflow:" title="There is no host yet." />;
   }
   return (
     <>

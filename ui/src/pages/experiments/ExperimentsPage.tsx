@@ -25,7 +25,7 @@ import { EXPERIMENTS_GLANCE, experimentColumns } from "./columns";
 import { useOwner } from "./owner";
 import { PlaceFilters } from "./PlaceFilters";
 
-/** The API accepts no more in one request. */
+/** Limit of the API for one request. */
 const MOST_SELECTED = 200;
 
 const STATES = ["queued", "running", "completed", "errored", "killed"];

@@ -18,7 +18,7 @@ describe("flame graphs", () => {
     ]);
     expect(callersOf(NODES, 2)).toEqual([0, 1, 2]);
   });
-  it("draw no box outside of its caller, and none that nobody could see", () => {
+  it("draw no box outside of its caller, and none that is too narrow to be seen", () => {
     const boxes = flameBoxes([node("a", null, 100), node("b", 0, 90), node("c", 0, 90), node("d", 0, 0.001)], null);
     expect(boxes.map(({ left, width }) => [left, width])).toEqual([[0, 1], [0, 0.9], [0.9, expect.closeTo(0.1)]]);
     expect(flameBoxes([], null)).toEqual([]);
