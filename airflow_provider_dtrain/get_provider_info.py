@@ -74,7 +74,8 @@ def _storage_options() -> JsonObject:
             "integer",
             "300",
             "Seconds between two copies to checkpoint_dir of the files that rank 0 of a plain script (one without the\n"
-            "training library) has written. The end of an attempt always copies them. 0: only the end copies them.",
+            "training library) has written. With the library, media and traces are copied, and a new one starts a\n"
+            "copy earlier. The end of an attempt always copies all of them. 0: only the end copies them.",
         ),
         "trial_copy_limit": _option(
             "integer",

@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import Path, Query
 from pydantic import Field
 
+from airflow_provider_dtrain.core.expressions.tokens import LENGTH_MOST
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.core.projects import PROJECT_CHARS
 from airflow_provider_dtrain.store.labels import TAG_CHARS, TAGS_MAX
@@ -64,3 +65,5 @@ TwoIds = Annotated[list[Annotated[int, Field(le=ID_MOST)]], Query(min_length=2, 
 Metric = Annotated[str, Field(min_length=1, max_length=METRIC_CHARS)]
 MetricFilter = Annotated[list[Metric] | None, Query(max_length=METRICS_MOST)]
 HostFilter = Annotated[list[Name] | None, Query(max_length=HOSTS_MOST, description="names; unknown ones are left out")]
+#: Filter expression of trials.
+Where = Annotated[str, Query(max_length=LENGTH_MOST, description="filter expression; empty: all")]

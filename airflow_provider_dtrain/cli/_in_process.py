@@ -43,11 +43,11 @@ def control_of(hook: DtrainHook) -> StoreControl:
         if problem := probe_again(hook, record, user())["problem"]:
             raise HostError(host, f"Host '{host}' stays {record.state}: {problem}")
 
-    def remove(experiments: Sequence[int]) -> str:
+    def remove(_experiments: Sequence[int]) -> str:
         from airflow_provider_dtrain.engine.upkeep.deletion import remove_marked
 
         note("Removing files on hosts, copies and rows. After an interruption, 'airflow dtrain gc' continues.")
-        return " ".join(one.sentence for one in remove_marked(hook, experiments))
+        return " ".join(one.sentence for one in remove_marked(hook))
 
     return StoreControl(hook.store, user(), _takeover(hook), reach, remove)
 

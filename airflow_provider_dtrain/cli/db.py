@@ -32,6 +32,9 @@ def drop(args: Namespace) -> int:
     if not confirm(question, yes=args.yes):
         return FAILURE
     removed = hook.drop_store(force=args.force)
+    if not removed:
+        note(f"{hook.store_url} is no store, or there is none. Nothing was removed.")
+        return FAILURE
     show(args, [{"removed": name} for name in removed])
     note("Checkpoints, and files on hosts, stay: see 'How do I remove it again' in the documentation.")
     return 0

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.client.answers import CheckedTemplate, Validation
 from airflow_provider_dtrain.client.common_answers import Message
 from airflow_provider_dtrain.client.session import Session
-from airflow_provider_dtrain.client.submission import raise_problems
+from airflow_provider_dtrain.client.submission import problem_texts, raise_problems
 from airflow_provider_dtrain.resources.explanations import Explanation
 from airflow_provider_dtrain.resources.templates import Template, TemplateList
 from airflow_provider_dtrain.terminal.documents import CheckedText
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.client.answers import PlacedProblem
     from airflow_provider_dtrain.terminal.input_text import InputText
 
 
@@ -41,7 +39,7 @@ class ServerDocuments:
         """Check a text as a template."""
         found = self.session.send("POST", "/templates/validate", {"text": given.text}).record(CheckedTemplate)
         raise_problems(found.problems, given.name)
-        return CheckedText(warnings=_warnings(found.problems))
+        return CheckedText(warnings=problem_texts(found.problems))
 
     def set_template(self, name: str, given: InputText) -> Template:
         """Store a text as the next version of a template, if it is valid."""
@@ -57,7 +55,7 @@ class ServerDocuments:
         found = self.session.send("POST", "/configs/validate", body).record(Validation)
         raise_problems(found.problems, given.name)
         pool = None if found.summary is None else found.summary.pool
-        return CheckedText(pool=pool, warnings=_warnings(found.problems))
+        return CheckedText(pool=pool, warnings=problem_texts(found.problems))
 
     def explain_config(self, given: InputText, template: str | None) -> Explanation:
         """Explain whether and when a configuration would get slots."""
@@ -72,7 +70,3 @@ class ServerDocuments:
     def explain_gang(self, allocation_id: int) -> Explanation:
         """Explain where a gang runs, or why it waits."""
         return self.session.get(f"/gangs/{allocation_id}/explanation").record(Explanation)
-
-
-def _warnings(problems: Sequence[PlacedProblem]) -> tuple[str, ...]:
-    return tuple(f"{one.path}: {one.message}" if one.path else one.message for one in problems)

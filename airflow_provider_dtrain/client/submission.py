@@ -44,9 +44,13 @@ def checked(
     body = {"config": text, "template": template, "payload": "", "inference": inference}
     found = session.send("POST", "/configs/validate", body).record(Validation)
     raise_problems(found.problems, source)
-    warnings = [one for one in found.problems if one.severity == "warning"]
-    words = tuple(f"{one.path}: {one.message}" if one.path else one.message for one in warnings)
+    words = problem_texts([one for one in found.problems if one.severity == "warning"])
     return {line.path: _value(line.text) for line in found.effective if line.path}, words
+
+
+def problem_texts(problems: Sequence[PlacedProblem]) -> tuple[str, ...]:
+    """Return problems as texts with their paths."""
+    return tuple(f"{one.path}: {one.message}" if one.path else one.message for one in problems)
 
 
 def raise_problems(problems: Sequence[PlacedProblem], source: str) -> None:

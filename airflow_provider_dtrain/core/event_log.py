@@ -31,9 +31,9 @@ MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES = 64 << 10, 4000
 #: Metrics of one report, and characters of one name.
 METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
 #: Shards of a batch inference, characters of the words that name one, shards and columns that a manifest event lists.
+SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100, 4096
 #: Rows, columns, and characters of a value of the first results of a batch inference.
 PREVIEW_ROWS, PREVIEW_COLUMNS, PREVIEW_TEXT = 100, 40, 200
-SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100, 4096
 #: Tensors, or groups of them, of which a record of weights has digests, and hexadecimal digits of each.
 WEIGHTS_LIMIT, WEIGHT_DIGITS = 256, 8
 #: Folders on full file systems that an event ``exit`` names.

@@ -96,6 +96,9 @@ def flame_graph(pieces: Iterable[bytes], *, is_packed: bool) -> FlameGraph:
     :raises UserError: it is no trace, or too large
     """
     content = _content(pieces, is_packed=is_packed)
+    # An event has an object of its own, its arguments often another one. Empty ones would fill the memory.
+    if content.count(b"{") > 4 * EVENTS_MOST:
+        raise _too_large("too many events", f"{EVENTS_MOST:,}")
     try:
         events = msgspec.json.decode(content, type=_Trace).events
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -187,7 +190,7 @@ def _nodes(root: _Node) -> tuple[list[FlameNode], int]:
     found: list[FlameNode] = []
     total = 0
     waiting: list[tuple[_Node, int | None]] = [(root, None)]
-    while waiting:
+    while waiting and len(found) < NODES_MOST:
         node, index = waiting.pop()
         if node is not root:
             below = sum(child.total_us for child in node.children.values())

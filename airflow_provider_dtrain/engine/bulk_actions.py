@@ -110,7 +110,9 @@ def _planned(action: BulkAction, view: ExperimentView) -> str:
     """
     is_live = view.state in EXPERIMENT_LIVE
     if action == "archive" and is_live:
-        raise ConflictError(f"Experiment {view.experiment_id} has not ended, so it cannot be archived.")
+        raise ConflictError(
+            f"Experiment {view.experiment_id} has not ended, so it cannot be archived. Stop or kill it first."
+        )
     if action in ("stop", "kill") and not is_live:
         raise ConflictError(f"Experiment {view.experiment_id} has ended already: {view.state}.")
     states = ", ".join(f"{number} {state}" for state, number in view.trials.items()) or "no trial"

@@ -21,7 +21,6 @@ class Freed:
     hosts: int = 0
     #: Rows of the store, with the ends of logs.
     rows: int = 0
-    log_bytes: int = 0
 
     def __add__(self, other: Freed) -> Freed:
         """Return the sum. Hosts of both may be the same, so their number is the larger one."""

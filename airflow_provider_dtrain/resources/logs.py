@@ -95,3 +95,5 @@ class LogMatches:
     next: int | None
     #: Why the search ended before the end of the log; None: it did not, or ``next`` continues it.
     problem: str | None
+    #: Number of the latest attempt of the trial.
+    latest: int

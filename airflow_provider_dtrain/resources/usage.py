@@ -18,7 +18,7 @@ class UsageBy(StrEnum):
 class UsageRow:
     """Slot hours of one pool, user or DAG."""
 
-    #: Empty: those of DAGs that the reader may not read, and by user also of runs that no user of the API started.
+    #: Empty: those of DAGs that the reader may not read, and by user also of gangs whose user is not known.
     name: str
     #: By day.
     slot_hours: list[float]

@@ -65,7 +65,9 @@ class CommentStore:
             raise NotFoundError(f"There is no {noun} {number}. See: airflow dtrain {noun}s list")
         own = sa.select(sa.func.count()).where(comments.c.kind == noun, comments.c.object_id == number)
         if (conn.scalar(own) or 0) >= COMMENTS_MOST:
-            raise ConflictError(f"{noun.capitalize()} {number} has {COMMENTS_MOST} comments, which is the most.")
+            raise ConflictError(
+                f"{noun.capitalize()} {number} has {COMMENTS_MOST} comments, which is the limit. Remove one of yours."
+            )
         values = {"user_id": user_id[:_NAME_CHARS], "by": by[:_NAME_CHARS], "text": text, "at": self.db.now()}
         insert = comments.insert().values(kind=noun, object_id=number, **values)
         comment_id = int(conn.scalar(insert.returning(comments.c.id)) or 0)

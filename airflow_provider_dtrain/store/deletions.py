@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError
 from airflow_provider_dtrain.resources.bulk import Freed
+from airflow_provider_dtrain.store.database.comment_table import comments
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -27,7 +28,6 @@ from airflow_provider_dtrain.store.database.tables import (
     hosts,
     labels,
     metadata,
-    ranks,
     searches,
     submissions,
     tags,
@@ -40,6 +40,8 @@ from airflow_provider_dtrain.store.views import run_name, store_mark
 BATCH: Final = 500
 #: Tables with references to rows of experiments that they do not belong to.
 NOT_OWNED: Final = frozenset({hosts.name})
+#: Tables whose rows name an experiment or a trial by kind and id.
+_OF_OBJECTS: Final = (labels, tags, comments)
 
 
 class Deletions:
@@ -63,10 +65,6 @@ class Deletions:
         kept = (checkpoints.c.removed_at.is_(None), checkpoints.c.trial_id.in_(sa.select(trials.c.id).where(of)))
         sizes = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(checkpoints.c.size_bytes), 0))
         count, size_bytes = conn.execute(sizes.where(*kept)).one()
-        tails = sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(ranks.c.log_tail)), 0)).join(
-            attempts, attempts.c.id == ranks.c.attempt_id
-        )
-        log_bytes = conn.scalar(tails.join(trials, trials.c.id == attempts.c.trial_id).where(of))
         numbers = {
             table.name: int(conn.scalar(sa.select(sa.func.count()).select_from(table).where(own)) or 0)
             for table, own in _owned(experiment_id)
@@ -77,7 +75,6 @@ class Deletions:
             checkpoint_bytes=int(size_bytes),
             hosts=len({host for host, _, _ in _grants(conn, experiment_id)}),
             rows=sum(numbers.values()),
-            log_bytes=int(log_bytes or 0),
         )
 
     @writes
@@ -171,14 +168,14 @@ def _owned(experiment_id: int) -> list[tuple[sa.Table, sa.ColumnElement[bool]]]:
         ]
         if keys:
             own[table.name] = sa.or_(*keys)
-    for table in (labels, tags):
+    for table in _OF_OBJECTS:
         of_trial = sa.select(trials.c.id).where(own[trials.name])
         own[table.name] = sa.or_(
             sa.and_(table.c.kind == "experiment", table.c.object_id == experiment_id),
             sa.and_(table.c.kind == "trial", table.c.object_id.in_(of_trial)),
         )
-    last = [table for table in reversed(metadata.sorted_tables) if table.name not in (labels.name, tags.name)]
-    return [(table, own[table.name]) for table in (labels, tags, *last) if table.name in own]
+    last = [table for table in reversed(metadata.sorted_tables) if table not in _OF_OBJECTS]
+    return [(table, own[table.name]) for table in (*_OF_OBJECTS, *last) if table.name in own]
 
 
 def owned_tables() -> list[sa.Table]:
@@ -235,29 +232,30 @@ def _refusal(conn: Connection, row: Any) -> str:
 
 def _use(conn: Connection, experiment_id: int) -> str:
     """Return which other experiment needs this one, as a sentence. Empty: none."""
-    ids = frozenset(conn.scalars(sa.select(trials.c.id).where(trials.c.experiment_id == experiment_id)))
+    own = trials.alias()
+    of_experiment = sa.select(own.c.id).where(own.c.experiment_id == experiment_id)
     again = (
         sa.select(trials.c.id, trials.c.experiment_id, submissions.c.reproduces)
         .join(submissions, sa.and_(trials.c.dag_id == submissions.c.dag_id, trials.c.run_id == submissions.c.run_id))
         .join(experiments, experiments.c.id == trials.c.experiment_id)
-        .where(submissions.c.reproduces.is_not(None), trials.c.experiment_id != experiment_id)
+        .where(submissions.c.reproduces.in_(of_experiment), trials.c.experiment_id != experiment_id)
         .where(experiments.c.delete_requested_at.is_(None))
     )
-    for trial_id, other, original in conn.execute(again):
-        if original in ids:
-            return (
-                f"Trial {trial_id} of experiment {other} runs trial {original} again and is compared with it. "
-                f"Delete experiment {other} first."
-            )
-    return _fork(conn, experiment_id, ids)
+    if (found := conn.execute(again.order_by(trials.c.id).limit(1)).first()) is not None:
+        trial_id, other, original = found
+        return (
+            f"Trial {trial_id} of experiment {other} runs trial {original} again and is compared with it. "
+            f"Delete experiment {other} first."
+        )
+    return _fork(conn, experiment_id, frozenset(conn.scalars(of_experiment)))
 
 
 def _fork(conn: Connection, experiment_id: int, ids: frozenset[int]) -> str:
     """Return which other experiment starts from a checkpoint of this one."""
-    named = [
-        configs.c.document["searcher"]["source_checkpoint"].as_string(),
-        configs.c.document["inference"]["weights"].as_string(),
-    ]
+    # PostgreSQL reads no member of a document in which a text has a NUL.
+    has_nul = sa.cast(configs.c.document, sa.Text).contains(r"\u0000", autoescape=True)
+    document = sa.case((sa.not_(has_nul), configs.c.document))
+    named = [document["searcher"]["source_checkpoint"].as_string(), document["inference"]["weights"].as_string()]
     sources = sa.select(configs.c.config_id, *named).where(sa.or_(*(one.is_not(None) for one in named)))
     of_config = {row[0]: str(row[1] or row[2]) for row in conn.execute(sources)}
     if not of_config:

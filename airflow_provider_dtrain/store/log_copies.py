@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any, Final
 
@@ -39,6 +39,8 @@ class LogCopy:
     lines: int
     stored_bytes: int
     is_complete: bool
+    #: Time of a recent request for its lines.
+    read_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +183,9 @@ class LogCopies:
         while total >= STORE_MOST_BYTES:
             is_own = sa.and_(*_of(log_copies, attempt_id, rank))
             unused = sa.select(log_copies).where(sa.not_(is_own), log_copies.c.read_at < self.db.now() - IN_USE)
-            row = conn.execute(unused.order_by(log_copies.c.read_at).limit(1)).one_or_none()
+            row = conn.execute(
+                unused.order_by(log_copies.c.read_at).limit(1).with_for_update(skip_locked=True)
+            ).one_or_none()
             if row is None:
                 raise ConflictError(
                     f"Complete logs take {STORE_MOST_BYTES >> 20} MiB of the store, which is the limit, and users have "
@@ -233,7 +237,9 @@ def _sorted(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _copy(row: Row[Any]) -> LogCopy:
-    return LogCopy(end=row.end, lines=row.lines, stored_bytes=row.stored_bytes, is_complete=row.is_complete)
+    return LogCopy(
+        end=row.end, lines=row.lines, stored_bytes=row.stored_bytes, is_complete=row.is_complete, read_at=row.read_at
+    )
 
 
 def _chunk(row: Row[Any]) -> LogChunk:

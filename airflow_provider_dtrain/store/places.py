@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.lifecycle.control import Change
 from airflow_provider_dtrain.core.projects import DEFAULT_PROJECT, check_project
 from airflow_provider_dtrain.errors import ConflictError
-from airflow_provider_dtrain.store.database.tables import experiments
+from airflow_provider_dtrain.store.database.tables import experiments, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.records.pages import Dags, ExperimentQuery
 
@@ -21,6 +21,10 @@ PLACED: sa.Select[Any] = (
     .where(sa.or_(experiments.c.archived, experiments.c.project != DEFAULT_PROJECT, sa.not_(_IS_KEPT)))
     .order_by(experiments.c.id)
 )
+
+
+#: True for a trial of an experiment that is being deleted, which no list shows.
+IS_DELETED_TRIAL = trials.c.experiment_id.in_(sa.select(experiments.c.id).where(sa.not_(_IS_KEPT)))
 
 
 class Places:

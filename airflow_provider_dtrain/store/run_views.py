@@ -56,7 +56,7 @@ class RunViews:
         own = run_views.c.owner_id == user_id
         same = conn.scalar(sa.select(run_views.c.id).where(own, run_views.c.name == chosen))
         if same is not None and same != view_id:
-            raise ConflictError(f"You have a view named {chosen!r} already.")
+            raise ConflictError(f"You have a view named {chosen!r} already. Choose another name, or change that view.")
         values = {
             "name": chosen,
             "owner": user,

@@ -7,7 +7,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.store.database.tables import allocations, gangs, submissions, trials
+from airflow_provider_dtrain.store.database.tables import allocations, experiments, gangs, submissions, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.records.usage import HeldSlots
 
@@ -21,10 +21,11 @@ _HELD = (
         allocations.c.granted_at.label("since"),
         allocations.c.ended_at.label("until"),
         _DAG_ID.label("dag_id"),
-        submissions.c.user_id,
+        sa.func.coalesce(sa.func.nullif(experiments.c.owner, ""), submissions.c.user_id).label("user"),
     )
     .select_from(allocations)
     .outerjoin(trials, trials.c.id == allocations.c.trial_id)
+    .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
     .outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
     .outerjoin(submissions, sa.and_(submissions.c.dag_id == _DAG_ID, submissions.c.run_id == _RUN_ID))
     .where(allocations.c.granted_at.is_not(None), allocations.c.slots > 0)

@@ -70,7 +70,9 @@ class LogSearch:
         self.query = query
         self.args = args
         self.sleep = sleep
-        #: Rank -> number of the first line that was not searched.
+        #: Attempt that is searched; None: the latest one.
+        self._attempt: int | None = args.attempt
+        #: Rank -> number of the first line of the attempt that was not searched.
         self._next: dict[int, int] = {}
         self._problems: set[str] = set()
         self._printed = 0
@@ -79,21 +81,28 @@ class LogSearch:
         """Print what is found, and what follows if the command follows the log. Return the exit code."""
         while True:
             first = self._of_rank(0 if self.args.all else self.args.rank)
+            # Later rounds stay with it until it is over, even if another one has begun.
+            self._attempt = first.attempt
             for rank in range(1, first.ranks) if self.args.all else ():
                 self._of_rank(rank)
-            if first.is_over or not self.args.follow:
+            is_last = self.args.attempt is not None or first.latest == first.attempt
+            if not self.args.follow or (first.is_over and is_last):
                 break
+            if first.is_over:
+                self._attempt, self._next = first.attempt + 1, {}
+                note(f"Attempt {self._attempt} begins.")
+                continue
             self.sleep(POLL_S)
         if not self._printed:
             note("No line of this part of the log matches.")
         return 0
 
     def _of_rank(self, rank: int) -> LogMatches:
-        if problem := self.logs.copy(self.args.attempt, rank):
+        if problem := self.logs.copy(self._attempt, rank):
             self._note(f"The log of rank {rank} is searched as far as the store has it. {problem}")
         first = self._next.get(rank, 0)
         while True:
-            found = self.logs.matches(self.query, attempt=self.args.attempt, rank=rank, first=first, most=LINES)
+            found = self.logs.matches(self.query, attempt=self._attempt, rank=rank, first=first, most=LINES)
             for row in found.rows:
                 # Lines without a number are those of the stored end, which is printed once.
                 if row.number is not None or found.is_over or not self.args.follow:

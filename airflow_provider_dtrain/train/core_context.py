@@ -475,9 +475,11 @@ class CoreContext(MediaReports):
             self._reporter.flush()
             self._reporter.loggers.close()
             self._timings.close()
-        self._media.close()
         self._saver.settle()
         self._saver.release()
+        # It may wait for the disk, and the checkpoint comes first.
+        with contextlib.suppress(Exception):
+            self._media.close()
         if result:
             self._write_result()
 

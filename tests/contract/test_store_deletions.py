@@ -256,10 +256,10 @@ def test_the_runs_of_an_experiment_are_named_by_host(world: Store) -> None:
 
 
 def test_every_table_with_rows_of_experiments_is_removed_with_them() -> None:
-    names = {"experiment_id", "search_id", "trial_id", "attempt_id", "allocation_id", "operation_id"}
+    names = {"experiment_id", "search_id", "trial_id", "attempt_id", "allocation_id", "operation_id", "object_id"}
     known = {table.name for table in owned_tables()} | NOT_OWNED
     missing = [
         table.name for table in metadata.sorted_tables if names.intersection(table.c.keys()) and table.name not in known
     ]
     assert missing == []
-    assert {experiments.name, "labels", "tags"} <= known
+    assert {experiments.name, "labels", "tags", "comments"} <= known

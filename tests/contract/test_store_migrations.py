@@ -76,6 +76,17 @@ def test_a_store_is_removed_and_other_tables_stay(url, engine):
     assert [one.name for one in Store.open(migrated(url)).hosts.list()] == [], "it is made anew"
 
 
+def test_a_database_that_is_no_store_is_left_as_it_is(url, engine):
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE hosts (name TEXT)"))
+        connection.execute(sa.text("INSERT INTO hosts VALUES ('of another application')"))
+    engine.dispose()
+    for force in (False, True):
+        assert schema.drop(url, force=force) == []
+    with engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT name FROM hosts")) == "of another application"
+
+
 def migrated(url):
     migrate(url)
     return url

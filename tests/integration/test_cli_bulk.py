@@ -100,7 +100,7 @@ def test_a_deletion_names_what_it_frees_and_removes_files_and_rows(world: World,
 
 
 def test_a_running_experiment_is_not_deleted(world: World, gangs: Gangs) -> None:
-    live = gangs.submit("sleep 323", 1)
+    live = gangs.submit("sleep 314", 1)
     thread = gangs.carry(live)
     try:
         until(lambda: gangs.hook.store.attempts.get(live.attempt_id).state == "running")

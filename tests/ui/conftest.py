@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from testbed.browser import Visit, browser, chromium
 from testbed.pages_site import PagesSite
+from tests.ui.steps import WAIT_MS
 
 ROOT = Path(__file__).parents[2]
 #: Screenshots of all pages, which CI keeps.
@@ -57,3 +58,11 @@ def screenshot() -> Callable[[Visit, str], None]:
         one.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
     return take
+
+
+@pytest.fixture(autouse=True)
+def patience() -> Iterator[None]:
+    """Let expectations wait as long as a busy machine needs."""
+    expect.set_options(timeout=WAIT_MS)
+    yield
+    expect.set_options(timeout=5000)

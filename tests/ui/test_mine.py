@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import expect
@@ -11,16 +11,8 @@ from playwright.sync_api import expect
 from testbed.accessibility import faults
 from testbed.browser import Visit
 from testbed.pages_site import PagesSite
-from tests.ui.steps import WAIT_MS
 
 pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
-
-
-@pytest.fixture(autouse=True)
-def patience() -> Iterator[None]:
-    expect.set_options(timeout=WAIT_MS)
-    yield
-    expect.set_options(timeout=5000)
 
 
 def test_a_user_sees_own_experiments_first_and_a_link_shows_the_same_to_another_user(

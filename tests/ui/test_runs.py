@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import expect
 
 from testbed.browser import Visit
+
+pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
 
 
 def test_a_filter_is_typed_and_built_and_saved_as_a_view(

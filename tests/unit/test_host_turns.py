@@ -25,7 +25,7 @@ class Link:
 
 
 async def settled() -> None:
-    for _ in range(5):
+    for _ in range(20):
         await asyncio.sleep(0)
 
 
@@ -45,7 +45,7 @@ async def test_many_launches_at_once_take_turns_and_delay_no_end() -> None:
     assert (len(link.asked), len(other.asked)) == (most + 1, 1)
     for answered in range(2 * most):
         link.asked[answered if answered < most else answered + 1].set_result({})
-        await asyncio.sleep(0.001)
+        await settled()
         assert len(link.asked) == most + 2 + answered
     for left in [*link.asked, *other.asked]:
         if not left.done():
@@ -59,7 +59,7 @@ async def test_a_launch_that_is_cancelled_or_fails_passes_its_turn_on() -> None:
     await settled()
     link.asked[0].set_exception(OSError("it failed"))
     launches[1].cancel()
-    await asyncio.sleep(0.01)
+    await settled()
     assert len(link.asked) == len(launches)
     for one in launches[2:]:
         one.cancel()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from airflow_provider_dtrain.core.search.dimensions import dimensions
 from airflow_provider_dtrain.core.search.importance import SHUFFLED_MOST, ImportanceResult, importance
 
+ROOT = Path(__file__).parents[2]
 SPACE = dimensions(
     {
         "lr": {"type": "log", "minval": -5, "maxval": -1, "base": 10},
@@ -51,7 +56,19 @@ def test_the_test_is_wrong_about_as_often_as_it_says() -> None:
 
 
 def test_the_answer_is_the_same_in_each_process() -> None:
-    assert importance_of(30, 5, noise=1.0) == importance_of(30, 5, noise=1.0)
+    code = "from tests.unit.test_importance_chance import importance_of; print(importance_of(30, 5, noise=1.0))"
+    shown = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(shown) == 1
 
 
 @pytest.mark.parametrize("number", [9, SHUFFLED_MOST + 1])

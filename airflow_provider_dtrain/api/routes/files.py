@@ -34,7 +34,7 @@ OUTPUTS_MOST = 2000
 @router.get("/trials/{trial_id}/outputs", **guarded(Rule.READ))
 def outputs(call: CallDep, trial_id: int) -> Outputs:
     """Return the files that rank 0 of a trial wrote, as of their last copy on this machine."""
-    found = _generation(call, readable_trial(call.store, call.access, trial_id))
+    found = generation(call, readable_trial(call.store, call.access, trial_id))
     if found is None:
         return Outputs(rows=[], truncated=False)
     files = sorted(found.manifest.files.items())
@@ -46,7 +46,8 @@ def outputs(call: CallDep, trial_id: int) -> Outputs:
     return Outputs(rows=rows, truncated=len(files) > OUTPUTS_MOST or found.manifest.left_out_files > 0)
 
 
-def _generation(call: Call, trial: TrialView) -> Generation | None:
+def generation(call: Call, trial: TrialView) -> Generation | None:
+    """Return the newest copy of a trial's outputs, None without one."""
     folder = trial_folder(call.hook.settings.checkpoint_dir, trial.experiment_id, trial.trial_id)
     return OutputCopies(folder).newest()
 
@@ -63,7 +64,7 @@ def output(call: Call, trial_id: int, path: str) -> OpenFile:
 
     :raises NotFoundError: there is no such trial that the user may read, or no copy of such an output
     """
-    found = _generation(call, readable_trial(call.store, call.access, trial_id))
+    found = generation(call, readable_trial(call.store, call.access, trial_id))
     missing = f"Trial {trial_id} has no output {path[:200]!r} here. See: airflow dtrain trials outputs {trial_id}"
     if found is None or path not in found.manifest.files:
         raise NotFoundError(missing)

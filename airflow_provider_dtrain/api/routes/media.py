@@ -18,14 +18,14 @@ from airflow_provider_dtrain.api.models.media import (
     MediaMatrix,
     MediaTable,
 )
+from airflow_provider_dtrain.api.routes.files import generation
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.media_names import MediaName
 from airflow_provider_dtrain.core.shown_images import shown_image
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size
-from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
 from airflow_provider_dtrain.engine.copies.media_files import media_of, read_media
-from airflow_provider_dtrain.engine.copies.output_generations import Generation, OutputCopies
+from airflow_provider_dtrain.engine.copies.output_generations import Generation
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.resources.media import TrialMedia
 from airflow_provider_dtrain.store.queries.rights import readable_trial
@@ -87,9 +87,7 @@ def media_content(call: CallDep, trial_id: int, path: MediaPath) -> MediaContent
 
 
 def _copy(call: Call, trial_id: int) -> Generation | None:
-    trial = readable_trial(call.store, call.access, trial_id)
-    folder = trial_folder(call.hook.settings.checkpoint_dir, trial.experiment_id, trial.trial_id)
-    return OutputCopies(folder).newest()
+    return generation(call, readable_trial(call.store, call.access, trial_id))
 
 
 def _read(call: Call, trial_id: int, path: str) -> tuple[MediaName, bytes]:

@@ -57,7 +57,7 @@ def stacks(call: CallDep, body: models.StacksRequest) -> models.Operation:
 
 @router.post("/profile", status_code=201, **guarded(Rule.EDIT_DAG))
 def profile(call: CallDep, body: models.ProfileRequest) -> models.Operation:
-    """Request a trace of the next batches of running ranks. The traces become outputs of the trial."""
+    """Request a trace of the next batches of running ranks. Traces on rank 0's host become outputs of the trial."""
     trial = _trial(call, body.trial_id)
     call.access.require_edit(trial.key.dag_id)
     given = body.model_dump(exclude={"trial_id", "through"})

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
-from airflow_provider_dtrain.api.bounds import Offset
+from airflow_provider_dtrain.api.bounds import Offset, Where
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.runs import RunViewBody, Written
 from airflow_provider_dtrain.api.rows import ERRORS, Order
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
-from airflow_provider_dtrain.core.expressions.tokens import LENGTH_MOST
 from airflow_provider_dtrain.resources.runs import RunChart, RunGroupPage, RunNames, RunPage, RunView, RunViewPage
 from airflow_provider_dtrain.store.queries.rights import ID_MOST
 from airflow_provider_dtrain.store.queries.runs import (
@@ -30,8 +29,6 @@ from airflow_provider_dtrain.store.queries.runs import (
 
 router = APIRouter(route_class=StoreRoute, tags=["runs"], responses=ERRORS)
 
-#: Filter expression of a query string, which other tables of trials have as well.
-Where = Annotated[str, Query(max_length=LENGTH_MOST, description="filter expression; empty: all")]
 _Columns = Annotated[list[Written] | None, Query(max_length=COLUMNS_MOST, description="names, as in expressions")]
 _By = Annotated[list[Written], Query(min_length=1, max_length=GROUPED_MOST, description="names, or params for all")]
 _ByOrNone = Annotated[list[Written] | None, Query(max_length=GROUPED_MOST, description="groups instead of trials")]

@@ -7,10 +7,9 @@ from typing import Annotated, Any, get_args
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from airflow_provider_dtrain.api.bounds import Id, Offset, StateFilter, TagFilter
+from airflow_provider_dtrain.api.bounds import Id, Offset, StateFilter, TagFilter, Where
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.routes.runs import Where
 from airflow_provider_dtrain.api.rows import ERRORS, Order, Search
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer

@@ -225,8 +225,11 @@ def _registry(result: Normalized) -> Callable[[Any], Any]:
 
 def _join_workspace(document: ConfigDocument) -> None:
     """Put Determined's workspace before the project: names of its projects are unique within a workspace."""
+    # Determined's stored configurations may have empty names.
+    if document.get("project") == "":
+        del document["project"]
     workspace = document.pop("workspace", None)
-    if workspace is None or isinstance(workspace, Override) or workspace is RESET:
+    if workspace in (None, "") or isinstance(workspace, Override) or workspace is RESET:
         return
     project = document.get("project")
     document["project"] = f"{workspace}/{project}" if isinstance(project, str) else project or workspace

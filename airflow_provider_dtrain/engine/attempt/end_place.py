@@ -64,7 +64,9 @@ def with_ranks(view: AttemptView, error: DtrainError) -> DtrainError:
     head, newline, rest = str(error).partition("\n")
     ranks = ranks_of(view, error.host)
     ran = f"; {ranks_text(ranks)} ran there" if ranks else ""
-    if isinstance(error, HostSilentError):
+    if view.is_external:
+        advice = f"See its job: airflow dtrain trials describe {view.trial_id}"
+    elif isinstance(error, HostSilentError):
         advice = f"Probe it: airflow dtrain hosts probe {error.host}"
     else:
         advice = "The journal of that host says why (journalctl)."

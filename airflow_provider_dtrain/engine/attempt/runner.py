@@ -477,7 +477,7 @@ class AttemptRunner:
                 log.warning("Host '%s': %s", host, event["text"])
             case "trace":
                 log.info("A rank on host '%s' wrote a trace of the profiler: %s", host, event["path"])
-                keeper.wake()
+                keeper.reported()
             case "validation":
                 log.event("Validation at step %s: %s", event.get("step"), _metrics_text(event.get("metrics")))
             case "exit" if event.get("exit_code") != 0 and not event.get("sent_signal"):

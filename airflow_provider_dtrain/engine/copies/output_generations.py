@@ -207,7 +207,8 @@ def is_of_library(path: str) -> bool:
 def _earlier_files(before: Generation, attempt: int) -> dict[str, OutputFile]:
     """Return the library's files of earlier attempts in a generation. Their names contain the number of the attempt."""
     files = before.manifest.files.items()
-    earlier = {path: file for path, file in files if is_of_library(path) and f"-attempt{attempt}-" not in path}
+    own = f"-attempt{attempt}-"
+    earlier = {path: file for path, file in files if is_of_library(path) and own not in path.rpartition("/")[2]}
     media = [path for path in earlier if path.startswith(f"{MEDIA}/")]
     left_files, left_bytes = EARLIER_FILES, EARLIER_BYTES
     for path in sorted(media, key=lambda path: earlier[path].modified_at, reverse=True):

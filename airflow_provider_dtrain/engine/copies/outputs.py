@@ -75,10 +75,14 @@ class OutputKeeper(Keeper):
         self._next_copy_at = 0.0 if rt.settings.output_sync_period_s else None
 
     def reported(self) -> None:
-        """Request a copy of media that a rank reported, at most one in :data:`MEDIA_PERIOD_S`."""
-        if self._next_copy_at is not None and time.monotonic() >= self._next_copy_at:
-            self._next_copy_at = time.monotonic() + MEDIA_PERIOD_S
-            self.wake()
+        """Request a copy of media or a trace that a rank has written, at most one in :data:`MEDIA_PERIOD_S`."""
+        now = time.monotonic()
+        # A copy that is planned already takes this file as well.
+        if self._next_copy_at is None or self._next_copy_at > now + MEDIA_PERIOD_S:
+            return
+        at = max(now, self._next_copy_at)
+        self._next_copy_at = at + MEDIA_PERIOD_S
+        asyncio.get_running_loop().call_later(at - now, self.wake)
 
     async def run(self) -> None:
         """Copy every ``output_sync_period`` until :meth:`close`."""

@@ -91,6 +91,7 @@ def search_log(
         rows=rows,
         next=resume,
         problem=problem,
+        latest=log.trial.attempts,
     )
 
 

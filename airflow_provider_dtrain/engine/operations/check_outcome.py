@@ -52,7 +52,8 @@ def evacuated(store: Store, found: HostCheck) -> HostCheck:
     for one in found.findings:
         is_drained = store.hosts.condemn(one.host, "; ".join(one.texts), CHECKED_BY)
         sentences.append(
-            f"Host '{one.host}' is drained, and gangs there resume elsewhere. Enable it again: hosts enable {one.host}"
+            f"Host '{one.host}' is drained, and gangs there resume elsewhere. To let it get gangs again: "
+            f"airflow dtrain hosts enable {one.host}"
             if is_drained
             else f"Host '{one.host}' is not drained: it is not ready, or it is the last ready host of its pool."
         )

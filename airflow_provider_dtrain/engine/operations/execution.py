@@ -252,7 +252,7 @@ def _check(hook: DtrainHook, operation: StoredOperation, content: _Content) -> J
 
 
 def _control(hook: DtrainHook, operation: StoredOperation, _content: _Content) -> JsonObject:
-    deleted = remove_marked(hook, operation.arguments.get("experiments", ()))
+    deleted = remove_marked(hook) if operation.arguments.get("experiments") else []
     for one in deleted:
         log.info("%s", one.sentence)
     return {"trials": carry_out(hook, operation.arguments["trials"]), "deleted": [one.sentence for one in deleted]}

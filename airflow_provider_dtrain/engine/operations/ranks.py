@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.core.rank_results import EXEC_MOST_S, CommandResult, ProfileRequest, RankStack, Stacks
+from airflow_provider_dtrain.engine.copies.outputs import chief_of
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, NotNowError, UserError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _stacks(hook: DtrainHook, view: AttemptView, host: str, ranks: Sequence[int]
 def profile(
     hook: DtrainHook, trial_id: int, numbers: Sequence[int] | None, batches: int, *, with_stack: bool
 ) -> ProfileRequest:
-    """Ask running ranks to record their next batches. Their traces become outputs of the trial.
+    """Ask running ranks to record their next batches. Traces of rank 0's host become outputs of the trial.
 
     :param numbers: the ranks; None = all
     :param batches: recorded batches of each rank, after one that warms up
@@ -92,6 +93,7 @@ def profile(
     wanted = known if numbers is None else [one for number in numbers for one in _wanted(known, number, view)]
     recording: list[int] = []
     problems: list[str] = []
+    chief = chief_of(view)
     for host in sorted({one.host for one in wanted}):
         ranks = sorted({one.rank for one in wanted if one.host == host})
         fields = {"ranks": ranks, "batches": batches, "with_stack": with_stack}
@@ -102,6 +104,11 @@ def profile(
             problems.append(f"Ranks on host '{host}' record nothing: {error}")
             continue
         recording += [one["rank"] for one in answer["ranks"] if not one["problem"]]
+        if host != chief:
+            problems.append(
+                f"Traces of ranks on host '{host}' stay there, at the paths in the task log: only those of rank 0's "
+                "host are copied."
+            )
         problems += [f"Rank {one['rank']}: {one['problem']}" for one in answer["ranks"] if one["problem"]]
     return ProfileRequest(ranks=sorted(recording), problems=problems)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,10 +34,11 @@ class Deleted:
 
     experiment_id: int
     checkpoints: int = 0
-    #: Folders of runs on hosts, and their bytes.
+    #: Folders of runs on hosts.
     runs: int = 0
-    run_bytes: int = 0
     rows: int = 0
+    #: Sentences about files that stay for good.
+    left: list[str] = field(default_factory=list)
     #: Why it stays marked. Empty: nothing of it is left.
     problems: list[str] = field(default_factory=list)
 
@@ -45,7 +46,8 @@ class Deleted:
     def sentence(self) -> str:
         """The outcome in words."""
         if not self.problems:
-            return f"Experiment {self.experiment_id} is deleted: {self.rows} rows, {self.runs} folders on hosts."
+            removed = f"{self.rows} rows, {self.runs} folders on hosts, {self.checkpoints} other checkpoints."
+            return " ".join((f"Experiment {self.experiment_id} is deleted: {removed}", *self.left[:PROBLEMS_MOST]))
         more = f" and {len(self.problems) - PROBLEMS_MOST} more" if len(self.problems) > PROBLEMS_MOST else ""
         return (
             f"Parts of experiment {self.experiment_id} are left: {' '.join(self.problems[:PROBLEMS_MOST])}{more} "
@@ -53,14 +55,9 @@ class Deleted:
         )
 
 
-def remove_marked(hook: DtrainHook, experiment_ids: Iterable[int] | None = None) -> list[Deleted]:
-    """Remove experiments that are marked for deletion. Blocks.
-
-    :param experiment_ids: None = all that are marked
-    """
-    marked = hook.store.deletions.pending()
-    wanted = marked if experiment_ids is None else [one for one in experiment_ids if one in set(marked)]
-    return [_remove(hook, one) for one in wanted]
+def remove_marked(hook: DtrainHook) -> list[Deleted]:
+    """Remove all experiments that are marked for deletion, also those that an earlier deletion has left. Blocks."""
+    return [_remove(hook, one) for one in hook.store.deletions.pending()]
 
 
 def _remove(hook: DtrainHook, experiment_id: int) -> Deleted:
@@ -93,7 +90,6 @@ def _remove_runs(link: HostLink, runs: Sequence[str], found: Deleted) -> None:
         call = link.call("collect", timeout_s=COLLECT_TIMEOUT_S, older_than_s=0, runs=runs[start : start + PIECE])
         removed = sizes_in(link.host, call.result(COLLECT_TIMEOUT_S + 5), "sizes")
         found.runs += len(removed)
-        found.run_bytes += sum(removed.values())
 
 
 def _remove_checkpoints(hook: DtrainHook, found: Deleted) -> None:
@@ -110,7 +106,7 @@ def _remove_checkpoints(hook: DtrainHook, found: Deleted) -> None:
         elif one.place is not None and one.place.kind is StorageKind.BUCKET:
             buckets[hook.store.trials.get(one.trial_id).config_id].append(one)
     for (host, root, folder), own in shared.items():
-        _mark(hook, found, own, _from_host(hook, host, root, folder, own))
+        _mark(hook, found, own, _from_host(hook, host, root, folder, own, found.left))
     for config_id, own in buckets.items():
         _mark(hook, found, own, _from_bucket(hook, config_id, own))
 
@@ -123,11 +119,16 @@ def _mark(hook: DtrainHook, found: Deleted, own: Sequence[CheckpointView], remov
 
 
 def _from_host(
-    hook: DtrainHook, host: str, root: str, folder: str, own: Sequence[CheckpointView]
+    hook: DtrainHook, host: str, root: str, folder: str, own: Sequence[CheckpointView], left: list[str]
 ) -> Sequence[CheckpointView]:
-    """Remove checkpoints from a folder that hosts share. A host that no longer exists cannot hold them alone."""
+    """Remove checkpoints from a folder that hosts share.
+
+    :param left: receives a sentence about files that nothing here can remove
+    """
     record = next((one for one in hook.store.hosts.registered() if one.name == host), None)
     if record is None:
+        # Only that host could reach the folder, as far as is known. Its administrator removes the files.
+        left.append(f"{len(own)} checkpoint(s) stay in {root}/{folder}, because host '{host}' no longer exists.")
         return own
     names = [one.place.name if one.place else "" for one in own]
     call = hook.link(record).call(

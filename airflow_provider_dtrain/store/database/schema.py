@@ -117,7 +117,7 @@ def upgrade(engine: Engine) -> None:
 def drop(url: str, *, force: bool = False) -> list[str]:
     """Remove the tables of the provider and the files of a SQLite store, and return what was removed.
 
-    Tables of other applications in the same database stay.
+    Tables of other applications in the same database stay, and so does a database that is no store.
 
     :param force: also while gangs hold slots, and with a schema of another version
     :raises NotNowError: gangs hold or want slots
@@ -131,7 +131,10 @@ def drop(url: str, *, force: bool = False) -> list[str]:
     engine = make_engine(parsed)
     try:
         found = revision(engine)
-        if found is not None and found != HEAD and not force:
+        if found is None:
+            # It is no store, whatever tables it has.
+            return []
+        if found != HEAD and not force:
             raise StoreNotMigratedError(
                 f"The store has schema {found} and this version knows {HEAD}, so whether trials run is unknown. "
                 "If none does, add --force."

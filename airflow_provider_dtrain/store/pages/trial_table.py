@@ -24,6 +24,7 @@ from airflow_provider_dtrain.store.database.tables import (
 )
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.labels import labels_of
+from airflow_provider_dtrain.store.places import IS_DELETED_TRIAL
 from airflow_provider_dtrain.store.queue.queue_rows import QUEUE, task_views
 from airflow_provider_dtrain.store.records.pages import (
     Labels,
@@ -61,7 +62,7 @@ class TrialTable:
         """
         where = _matching(query)
         if query.where is not None:
-            where.append(trials.c.id.in_(matching_ids(conn, query.where, self.db.now())))
+            where.append(trials.c.id.in_(matching_ids(conn, query.where, self.db.now(), tuple(where))))
         total = int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*where)) or 0)
         ordered = _ids_in_order(conn, query, where)
         ids = list(conn.scalars(ordered.limit(query.limit).offset(query.offset)))
@@ -365,6 +366,8 @@ def current_trials(experiment_id: int | None) -> list[sa.ColumnElement[bool]]:
 def _matching(query: TrialQuery) -> list[sa.ColumnElement[bool]]:
     every = [] if query.experiment_id is None else [trials.c.experiment_id == query.experiment_id]
     where = every if query.with_replaced else current_trials(query.experiment_id)
+    if query.experiment_id is None:
+        where.append(sa.not_(IS_DELETED_TRIAL))
     if query.dags is not None:
         where.append(trials.c.dag_id.in_(sorted(query.dags)))
     if query.states:

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.core.logs.query import line_starts
 from airflow_provider_dtrain.core.logs.text import levels_of, lines_of
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.resources.logs import LogLine, LogLines
+from airflow_provider_dtrain.store.log_copies import READ_PERIOD
 from airflow_provider_dtrain.store.queries.ranks import attempt_of
 from airflow_provider_dtrain.store.queries.rights import readable_trial
 
@@ -100,7 +101,7 @@ def known_log(store: Store, rights: Rights, trial_id: int, *, attempt: int | Non
     if tail is None and tails:
         raise NotFoundError(f"Attempt {view.number} has no rank {rank}; it has 0 to {len(tails) - 1}.")
     copy = store.log_copies.get(view.attempt_id, rank)
-    if copy is not None:
+    if copy is not None and copy.read_at < store.db.now() - READ_PERIOD:
         store.log_copies.mark_read(view.attempt_id, rank)
     return KnownLog(trial=trial, view=view, ranks=len(tails), rank=rank, copy=copy, tail=tail)
 

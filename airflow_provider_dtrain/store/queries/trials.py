@@ -103,6 +103,7 @@ def trial_detail(store: Store, rights: Rights, trial_id: int) -> TrialDetail:
     gaps = gaps_of(store, latest.attempt_id)
     is_live = latest.allocation_state != "released"
     is_in_queue = is_live and not latest.is_external
+    may_read_logs = bool(rights.may_read_logs(view.key.dag_id))
     jobs = store.external_jobs.of_trial(trial_id) if latest.is_external else []
     return TrialDetail(
         **vars(summary),
@@ -119,12 +120,12 @@ def trial_detail(store: Store, rights: Rights, trial_id: int) -> TrialDetail:
         expected_at=latest.expected_at if summary.expected is not None else None,
         is_paused=latest.paused or view.state == "paused",
         preempted_for=latest.preempted_for,
-        failure=_plain(view.failure),
+        failure=_failure(view.failure, may_read_logs=may_read_logs),
         result=_plain(view.result),
         gaps=gaps,
         stragglers=store.stragglers.of_trial(trial_id),
         limits=[*limits_hit(gaps), *left_out_text(names)],
-        attempts_list=[_attempt(one) for one in attempts],
+        attempts_list=[_attempt(one, may_read_logs=may_read_logs) for one in attempts],
         jobs=[job_of(one, latest.backend) for one in jobs[-ATTEMPTS_MOST:]],
         job_use=use_of(jobs, store.db.now()),
         metrics=shown_names(names),
@@ -142,7 +143,7 @@ def gaps_of(store: Store, attempt_id: int) -> list[Gap]:
     return [gap_of(event.host, event.stream, event.body, event.at) for event in found]
 
 
-def _attempt(view: AttemptView) -> Attempt:
+def _attempt(view: AttemptView, *, may_read_logs: bool) -> Attempt:
     return Attempt(
         attempt_id=view.attempt_id,
         number=view.number,
@@ -154,8 +155,16 @@ def _attempt(view: AttemptView) -> Attempt:
         ended_at=view.ended_at,
         placement=_placement(view),
         slots=view.slots,
-        failure=_plain(view.failure),
+        failure=_failure(view.failure, may_read_logs=may_read_logs),
     )
+
+
+def _failure(values: Mapping[str, Any] | None, *, may_read_logs: bool) -> dict[str, Any] | None:
+    """Return a failure. Its message has a traceback, or the end of a log, from its second line on."""
+    found = _plain(values)
+    if found is None or may_read_logs:
+        return found
+    return {**found, "message": str(found.get("message") or "").partition("\n")[0]}
 
 
 def _placement(view: AttemptView) -> dict[str, list[int]]:

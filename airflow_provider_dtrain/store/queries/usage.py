@@ -49,5 +49,5 @@ def _uses(held: list[HeldSlots], dags: Dags, by: UsageBy, now: datetime) -> Iter
         is_hidden = dags is not None and one.dag_id not in dags
         name: str | None = one.pool
         if by is not UsageBy.POOL:
-            name = None if is_hidden else one.dag_id if by is UsageBy.DAG else one.user_id
+            name = None if is_hidden else one.dag_id if by is UsageBy.DAG else one.user
         yield SlotUse(name=name or "", slots=one.slots, since=one.since, until=one.until or now)

@@ -17,5 +17,5 @@ class HeldSlots:
     until: datetime | None
     #: None: neither its trial nor its held gang is stored any longer.
     dag_id: str | None
-    #: Airflow's id of the user of the API who started the DAG run; None: it was started in another way.
-    user_id: str | None
+    #: Owner of the experiment; of a held gang the user of the API who started the DAG run; None: it is not known.
+    user: str | None

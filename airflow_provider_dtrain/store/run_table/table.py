@@ -20,6 +20,7 @@ from airflow_provider_dtrain.store.database.run_tables import latest_metrics
 from airflow_provider_dtrain.store.database.tables import trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.labels import labels_of
+from airflow_provider_dtrain.store.places import IS_DELETED_TRIAL
 from airflow_provider_dtrain.store.records.pages import Labels
 from airflow_provider_dtrain.store.records.runs import (
     GroupEntry,
@@ -77,7 +78,8 @@ class RunTable:
 
         :param dags: only of these DAGs; None = all
         """
-        latest = sa.select(sa.func.max(trials.c.id).label("id")).group_by(trials.c.experiment_id)
+        latest = sa.select(sa.func.max(trials.c.id).label("id")).where(sa.not_(IS_DELETED_TRIAL))
+        latest = latest.group_by(trials.c.experiment_id)
         latest = latest if dags is None else latest.where(trials.c.dag_id.in_(sorted(dags)))
         ids = latest.order_by(sa.desc("id")).limit(EXPERIMENTS_MOST).subquery()
         rows = conn.execute(
@@ -93,14 +95,19 @@ class RunTable:
         return UsedNames(params=sorted(params)[:NAMES_MOST], metrics=sorted(metrics)[:NAMES_MOST])
 
 
-def matching_ids(conn: Connection, where: Expression, now: datetime) -> sa.Select[Any]:
-    """Return the query for the ids of the trials that meet an expression."""
-    run = run_rows(conn, list(names_of(where)), [], now)
+def matching_ids(
+    conn: Connection, where: Expression, now: datetime, among: Sequence[sa.ColumnElement[bool]]
+) -> sa.Select[Any]:
+    """Return the query for the ids of the trials that meet an expression.
+
+    :param among: conditions of the trials of which the values are read
+    """
+    run = run_rows(conn, list(names_of(where)), among, now)
     return sa.select(run.rows.c.id).where(condition_of(where, run))
 
 
 def _rows(conn: Connection, query: RunQuery, further: Sequence[Name], now: datetime) -> RunRows:
-    conditions = [] if query.with_replaced else [sa.not_(REPLACED)]
+    conditions = [sa.not_(IS_DELETED_TRIAL), *([] if query.with_replaced else [sa.not_(REPLACED)])]
     if query.dags is not None:
         conditions.append(trials.c.dag_id.in_(sorted(query.dags)))
     names = [*(names_of(query.where) if query.where else ()), *further]

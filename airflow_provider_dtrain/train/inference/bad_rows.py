@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_dtrain.train.errors import OutputError, ResultRowsError, SchemaError, SetupError
 from airflow_provider_dtrain.train.inference.inputs.batch import BadRow, InputBatch
 
+#: Texts of errors after which a process cannot use its device any longer.
+_BROKEN_DEVICE = re.compile(r"CUDA error|device-side assert|illegal memory access", re.IGNORECASE)
 #: Processes a batch and returns its result.
 Process = Callable[[InputBatch], Any]
 
@@ -26,7 +30,7 @@ def isolated(batch: InputBatch, process: Process, label: str) -> Iterator[tuple[
         yield batch, process(batch)
         return
     except Exception as error:
-        if not batch.has_columns:
+        if not batch.has_columns or _ends_the_run(error):
             raise
         if batch.rows == 1:
             yield _without_result(batch, error, label), None
@@ -37,6 +41,12 @@ def isolated(batch: InputBatch, process: Process, label: str) -> Iterator[tuple[
         # It is not the fault of a row, and the results of other batches would differ in the last bits.
         raise first
     yield from parts
+
+
+def _ends_the_run(error: Exception) -> bool:
+    """Return whether an error is not about rows: a setting is wrong, or every later call on this device fails."""
+    is_setting = isinstance(error, (SetupError, OutputError)) and not isinstance(error, (ResultRowsError, SchemaError))
+    return is_setting or _BROKEN_DEVICE.search(str(error)) is not None
 
 
 def _halves(batch: InputBatch, process: Process, label: str) -> Iterator[tuple[InputBatch, Any]]:

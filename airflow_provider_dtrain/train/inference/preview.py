@@ -56,7 +56,8 @@ def _text(value: pa.Scalar) -> str | None:
 
 def _list(value: Any) -> str:
     items = value.values
-    shown = [_text(item) or "null" for item in items.slice(0, _ITEMS_MOST)]
+    texts = [_text(item) for item in items.slice(0, _ITEMS_MOST)]
+    shown = ["null" if text is None else text for text in texts]
     more = [f"... {len(items):,} in all"] if len(items) > _ITEMS_MOST else []
     return _cut(f"[{', '.join([*shown, *more])}]")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -115,7 +116,8 @@ class MediaWriter:
         if thread.is_alive():
             log.warning("Media are dropped: the disk did not take them within %.0f s.", CLOSE_S)
         elif self._event_at > float("-inf"):
-            self._event(0)
+            with contextlib.suppress(OSError):
+                self._event(0)
 
     def warn(self, reason: str, sentence: str) -> None:
         """Log a sentence once."""
@@ -284,10 +286,15 @@ class MediaReports(ABC):
     def _report_document(self, key: str, step: int | None, kind: str, make: Callable[[], Document]) -> None:
         if not self.media.takes(key):
             return
-        document = make()
+        try:
+            document = make()
+            content = json.dumps(document.content, allow_nan=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError, ArithmeticError) as error:
+            if isinstance(error, MediaError):
+                raise
+            raise MediaError(f"{kind} {key!r} cannot be recorded: {error}") from error
         if document.left_out:
             self.media.warn("table", f"A table of {key!r} has {document.left_out}.")
-        content = json.dumps(document.content, allow_nan=False, separators=(",", ":")).encode()
         self.media.put(key, self._step_of(step), kind, "json", lambda: content, len(content))
 
     def _step_of(self, step: int | None) -> int:

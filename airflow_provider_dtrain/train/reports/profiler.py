@@ -56,6 +56,8 @@ class Profiler:
         #: Time of the next poll, and the version of the file that was read: inode and time of its change.
         self._next_poll = 0.0
         self._known: tuple[int, int] | None = None
+        #: A user has requested the trace that is recorded now.
+        self._requested = False
 
     def start(
         self,
@@ -81,6 +83,7 @@ class Profiler:
             ``activities`` of ``torch.profiler.profile``
         :raises SetupError: a value is not valid, or the profiler is running
         """
+        self._end_requested()
         if self.running:
             raise SetupError("ctx.profiler is running already; call ctx.profiler.stop() before another start.")
         plan = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat}
@@ -110,6 +113,7 @@ class Profiler:
 
         :raises SetupError: the arguments are not valid, or the profiler is running
         """
+        self._end_requested()
         if self.running:
             raise SetupError("set_profiler was called twice, or profiling.trace is set. Use one of them, once.")
         if not self._records(ranks):
@@ -159,14 +163,21 @@ class Profiler:
             ranks, batches, with_stack = wanted["ranks"], wanted["batches"], wanted["with_stack"] is True
             if self._env.rank in ranks:
                 self.start(wait=0, warmup=1, active=batches, repeat=1, ranks="all", with_stack=with_stack)
+                self._requested = self.running
                 log.info("A user requested a trace of %d batches: it begins with the next one", batches)
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, RecursionError, SetupError) as error:
             log.warning("A request for a trace cannot be read, training continues: %s", error)
 
+    def _end_requested(self) -> None:
+        """End a trace that a user has requested, because the program records one of its own."""
+        if self._requested:
+            self.stop()
+
     def stop(self) -> None:
         """End the recording. Batches that are recorded and not written yet become a trace."""
+        self._requested = False
         profile = self._profile
         self._profile = self._armed = None
         self.running = False

@@ -1,5 +1,5 @@
 /** Answers about logs of ranks, and requests to copy a log from its host. */
-import { ApiError, fetchData, send } from "./client";
+import { execute, type Operation } from "./operations";
 import { type components } from "./schema";
 
 type Schemas = components["schemas"];
@@ -7,7 +7,6 @@ type Schemas = components["schemas"];
 export type LogLine = Schemas["LogLine"];
 export type LogLines = Schemas["LogLines"];
 export type LogMatches = Schemas["LogMatches"];
-export type Operation = Schemas["Operation"];
 
 /** A rank's log. Null for the attempt is the latest one. */
 export interface LogPlace {
@@ -16,44 +15,12 @@ export interface LogPlace {
   attempt: number | null;
 }
 
-const POLL_MS = 700;
-/** A follower polls each second. After this time, a run of the DAG is requested instead. */
-const FOLLOWER_MS = 15_000;
-
-const sleep = (ms: number, signal: AbortSignal): Promise<void> =>
-  new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => {
-      clearTimeout(timer);
-      reject(new ApiError("aborted", 0, "The request was cancelled."));
-    });
-  });
-
 /**
  * Copy what the store does not have yet of a log from its host. Return why that failed, or null.
  *
  * @param notify receives what it waits for
  */
 export const copyLog = async ({ trialId, rank, attempt }: LogPlace, signal: AbortSignal, notify: (operation: Operation) => void): Promise<string | null> => {
-  const request = (through: "dag" | null) => send<Operation>("POST", "operations/log", { trial_id: trialId, rank, attempt, keep: true, through });
-  let operation = await request(null);
-  const until = Date.now() + FOLLOWER_MS;
-  try {
-    for (;;) {
-      notify(operation);
-      await sleep(POLL_MS, signal);
-      const answer = await fetchData<Operation>(`operations/${operation.operation_id}`, null, signal);
-      if (answer !== null) operation = answer.data;
-      if (operation.state === "done") return null;
-      if (operation.state === "failed") return operation.error ?? "The host did not send it.";
-      if (operation.through === "follower" && operation.state === "waiting" && Date.now() >= until) {
-        await send("DELETE", `operations/${operation.operation_id}`);
-        operation = await request("dag");
-      }
-    }
-  } catch (error) {
-    // An operation that waits counts for the limit of the user.
-    if (signal.aborted) send("DELETE", `operations/${operation.operation_id}`).catch(() => undefined);
-    throw error;
-  }
+  const { state, error } = await execute("log", { trial_id: trialId, rank, attempt, keep: true, through: null }, signal, notify);
+  return state === "failed" ? (error ?? "The host did not send it.") : null;
 };

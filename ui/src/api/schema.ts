@@ -1615,7 +1615,7 @@ export interface paths {
         put?: never;
         /**
          * Profile
-         * @description Request a trace of the next batches of running ranks. The traces become outputs of the trial.
+         * @description Request a trace of the next batches of running ranks. Traces on rank 0's host become outputs of the trial.
          */
         post: operations["profile_api_v1_operations_profile_post"];
         delete?: never;
@@ -3351,11 +3351,6 @@ export interface components {
              * @default 0
              */
             rows: number;
-            /**
-             * Log Bytes
-             * @default 0
-             */
-            log_bytes: number;
         };
         /**
          * GangAction
@@ -3909,6 +3904,8 @@ export interface components {
             next: number | null;
             /** Problem */
             problem: string | null;
+            /** Latest */
+            latest: number;
         };
         /**
          * LogPiece

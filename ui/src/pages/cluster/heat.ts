@@ -1,5 +1,5 @@
 /** Heat map of the slots: the colour of a square is a measured value. */
-import { createContext, useContext } from "react";
+import { createContext, useContext, useMemo } from "react";
 
 import { type components } from "../../api/schema";
 import { withQuery } from "../../api/client";
@@ -36,7 +36,8 @@ export const HeatContext = createContext<HeatState>(NONE);
 export const useHeat = (name: HeatName, hosts: readonly string[]): HeatState => {
   const path = name === "" || hosts.length === 0 ? null : withQuery("cluster/heat", { metric: name, host: [...hosts].sort() });
   const { data } = useData<Heat>(path, { everyMs: EVERY_MS, keepPrevious: true });
-  return { name, heat: data?.metric === name ? data : undefined };
+  const heat = data?.metric === name ? data : undefined;
+  return useMemo(() => ({ name, heat }), [name, heat]);
 };
 
 export interface HostValues {

@@ -61,7 +61,10 @@ interface Props {
 export const CodeFiles = ({ listing: { files, more, reason, is_readable, trial_id }, file, onFile }: Props) => {
   const [text, setText] = useState("");
   const found = useMemo(() => files.filter(({ path }) => path.toLowerCase().includes(text.toLowerCase())), [files, text]);
-  const chosen = files.find(({ path }) => path === file) ?? files.find(({ path }) => path === firstOf(files));
+  const chosen = useMemo(() => {
+    const wanted = files.some(({ path }) => path === file) ? file : firstOf(files);
+    return files.find(({ path }) => path === wanted);
+  }, [files, file]);
   if (files.length === 0) return <Text color="fg.muted">{reason === "" ? "The code has no files." : reason}</Text>;
   return (
     <>

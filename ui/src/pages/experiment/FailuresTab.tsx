@@ -27,8 +27,8 @@ export const haveMostFailed = (trials: Trials): boolean => {
   return failedOf(trials) * 2 > ended;
 };
 
-const useFailures = (experiment: Experiment) => {
-  const path = failedOf(experiment.trials) === 0 ? null : `experiments/${experiment.experiment_id}/failures`;
+const useFailures = (experiment: Experiment, isWanted: boolean) => {
+  const path = !isWanted ? null : `experiments/${experiment.experiment_id}/failures`;
   return useData<ExperimentFailures>(path, { everyMs: isOpen(experiment) ? SLOW_MS : null });
 };
 
@@ -68,7 +68,7 @@ const Group = ({ group }: { group: FailureGroup }) => (
 
 /** Failed trials of an experiment by cause, the most frequent one first. */
 export const FailuresTab = ({ experiment }: { experiment: Experiment }) => {
-  const { data, error, loading, refresh } = useFailures(experiment);
+  const { data, error, loading, refresh } = useFailures(experiment, failedOf(experiment.trials) > 0);
   if (loading) return <Loading lines={4} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="The failures" />;
   return (
@@ -90,7 +90,7 @@ export const FailuresTab = ({ experiment }: { experiment: Experiment }) => {
 
 /** The cause of most failures of an experiment of which most trials failed. */
 export const FailuresNotice = ({ experiment }: { experiment: Experiment }) => {
-  const { data } = useFailures(experiment);
+  const { data } = useFailures(experiment, haveMostFailed(experiment.trials));
   const [first] = data?.groups ?? [];
   if (data === undefined || first === undefined || !data.is_most) return null;
   return <Notice hint={`${first.cause}${first.advice === "" ? "" : `. ${first.advice}`}`} status="error" title={data.text} />;

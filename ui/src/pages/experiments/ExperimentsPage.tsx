@@ -67,8 +67,8 @@ export const ExperimentsPage = () => {
   const columns = useMemo(
     () =>
       experimentColumns({
-        onTag: (tag) => setView({ tag: [tag] }, "add"),
-        onPlace: (place) => setView(place, "add"),
+        onTag: (tag) => setView({ tag: [tag], selected: [] }, "add"),
+        onPlace: (place) => setView({ ...place, selected: [] }, "add"),
         onEdit: setEdited,
         onBulk: (offer, { experiment_id }) => setBulk({ offer, ids: [experiment_id] }),
         onFork: mayStart ? ({ experiment_id }) => void navigate(paths.start(experiment_id)) : null,
@@ -80,7 +80,7 @@ export const ExperimentsPage = () => {
   const shown = useMemo(() => chosenColumns(columns, view.columns), [columns, view.columns]);
   const isOfOther = owner !== null && owner !== "" && owner !== user;
   const isFiltered = view.q !== "" || view.state !== "" || view.tag.length > 0 || view.dag_id !== "" || view.project !== "" || view.archived !== "" || isOfOther;
-  const clear = () => setView({ q: "", state: "", tag: [], dag_id: "", owner: "", project: "", archived: "" }, "add");
+  const clear = () => setView({ q: "", state: "", tag: [], dag_id: "", owner: "", project: "", archived: "", selected: [] }, "add");
   const empty = isFiltered ? (
     <EmptyState title="No experiment matches the filters.">
       <Button onClick={clear} size="sm" variant="outline">
@@ -107,10 +107,10 @@ export const ExperimentsPage = () => {
         </Button>
       </Flex>
       <HStack gap={2} mb={2} wrap="wrap">
-        <SearchBar onChange={(q) => setView({ q })} placeholder="Search names" value={view.q} />
-        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
-        <FilterSelect all="All tags" label="Filter by tag" onChange={(tag) => setView({ tag }, "add")} options={rows.answer?.tags ?? []} value={view.tag} />
-        <SearchBar onChange={(dag_id) => setView({ dag_id })} placeholder="DAG id" value={view.dag_id} width="180px" />
+        <SearchBar onChange={(q) => setView({ q, selected: [] })} placeholder="Search names" value={view.q} />
+        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state, selected: [] }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
+        <FilterSelect all="All tags" label="Filter by tag" onChange={(tag) => setView({ tag, selected: [] }, "add")} options={rows.answer?.tags ?? []} value={view.tag} />
+        <SearchBar onChange={(dag_id) => setView({ dag_id, selected: [] })} placeholder="DAG id" value={view.dag_id} width="180px" />
         <PlaceFilters
           archived={view.archived}
           onChange={(place) => setView({ ...place, selected: [] }, "add")}

@@ -10,6 +10,7 @@ import { type Column, type Glance } from "../../components/table/DataTable";
 import { Since, Time } from "../../components/Time";
 import { count, NONE } from "../../format/numbers";
 import { withoutNumber } from "../../lib/shortNames";
+import { ranges } from "../trial/words";
 
 /** Meaning of the classes, in which the queue orders requests of one priority. A test compares them with docs/scheduling.md. */
 export const CLASSES: Record<NonNullable<Gang["queue_class"]>, string> = {
@@ -25,17 +26,6 @@ export const placementWords = (placement: Record<string, number[]>): string =>
   Object.entries(placement)
     .map(([host, indices]) => `${host} (${ranges(indices)})`)
     .join(", ");
-
-const ranges = (indices: readonly number[]): string => {
-  const sorted = [...indices].sort((a, b) => a - b);
-  const parts: [number, number][] = [];
-  for (const index of sorted) {
-    const part = parts.at(-1);
-    if (part !== undefined && part[1] === index - 1) part[1] = index;
-    else parts.push([index, index]);
-  }
-  return parts.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(", ");
-};
 
 /** Name of a row's gang for dialogs. */
 const nameOf = ({ trial_id, task }: Gang): string => (trial_id === null ? `the held gang of ${task.dag_id}.${task.task_id}` : `trial ${trial_id}`);
@@ -78,13 +68,16 @@ const TwoLines = ({ text }: { text: string }) => (
   </>
 );
 
+/** State that a row shows: a request that can never run looks different from one that waits. */
+const stateOf = ({ is_paused, never_fits, state }: Gang) => (is_paused ? "paused" : never_fits ? "never_fits" : state);
+
 /** A gang on a phone: state and trial, then why it waits or where it runs. */
 export const QUEUE_GLANCE: Glance<Gang> = {
   header: "State, trial, reason",
   covers: ["state", "trial", "reason"],
   top: (row) => (
     <>
-      <StateBadge state={row.is_paused ? "paused" : row.state} />
+      <StateBadge state={stateOf(row)} />
       {row.trial_id === null ? <span className="dtrain-cut">Held gang</span> : <PageLink to={paths.trial(row.trial_id)}>Trial {row.trial_id}</PageLink>}
       <span className="dtrain-cut">{row.experiment}</span>
     </>
@@ -121,10 +114,10 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     header: "State",
     sort: "state",
     width: 124,
-    cell: ({ state, is_paused, never_fits, unfollowed_since }) => (
+    cell: (row) => (
       <span className="dtrain-row">
-        <StateBadge state={is_paused ? "paused" : never_fits ? "never_fits" : state} />
-        {unfollowed_since === null ? null : (
+        <StateBadge state={stateOf(row)} />
+        {row.unfollowed_since === null ? null : (
           <span className="dtrain-warning" title="Its follower is gone. Recovery takes it over.">
             <Icon name="warning" />
             <span className="dtrain-hidden">Its follower is gone.</span>

@@ -7,7 +7,7 @@ import { ErrorNotice } from "../../components/ErrorNotice";
 import { FilterSelect } from "../../components/FilterSelect";
 import { Icon } from "../../components/icons";
 import { Loading } from "../../components/Loading";
-import { count, percent, plural } from "../../format/numbers";
+import { bytes, count, percent, plural } from "../../format/numbers";
 import { useData } from "../../hooks/useData";
 import { visible } from "../../lib/visible";
 import { bySelfTime, callersOf, flameBoxes } from "./flames";
@@ -168,7 +168,7 @@ export const FlamePanel = ({ trialId, output: { path, size_bytes } }: { trialId:
         )}
       </HStack>
       {loading ? <Loading lines={6} /> : null}
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Trace of ${size_bytes} bytes`} />}
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`The trace of ${bytes(size_bytes)}`} />}
       {data !== undefined && track === undefined ? <Text>The trace has no events with a duration.</Text> : null}
       {track === undefined ? null : (
         <>

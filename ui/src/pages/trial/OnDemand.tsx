@@ -11,7 +11,7 @@ import { useOperation } from "../../hooks/useOperation";
 import { useUrlState } from "../../hooks/useUrlState";
 import { visible } from "../../lib/visible";
 import { FlamePanel } from "./FlamePanel";
-import { ranges } from "./stacks";
+import { ranges } from "./words";
 import { StacksPanel } from "./StacksPanel";
 import { ENDED } from "./words";
 

@@ -1,6 +1,6 @@
 import { Box, Button, HStack, Stack, Table, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { Link } from "react-router-dom";
+import { Link, useLocation } from "react-router-dom";
 
 import { withQuery } from "../../api/client";
 import { type RankRow, type Trial } from "../../api/trial";
@@ -34,6 +34,8 @@ const Log = ({ row }: { row: RankRow }) => {
 };
 
 const Row = ({ row, attempt }: { row: RankRow; attempt: number }) => {
+  // The tab of a task instance has the trial that it shows in its address.
+  const trial = new URLSearchParams(useLocation().search).get("trial");
   const [isOpen, setOpen] = useState(false);
   const isFailed = row.exit_code !== null && row.exit_code !== 0 && !row.sent_signal;
   return (
@@ -53,7 +55,7 @@ const Row = ({ row, attempt }: { row: RankRow; attempt: number }) => {
           {row.error?.split("\n").at(-1) ?? ""}
         </Table.Cell>
         <Table.Cell>
-          <Link className="dtrain-link" style={{ marginInlineEnd: "0.5rem" }} to={`?tab=log&ranks=${row.rank}&attempt=${attempt}`}>
+          <Link className="dtrain-link" style={{ marginInlineEnd: "0.5rem" }} to={withQuery("", { trial, tab: "log", ranks: row.rank, attempt })}>
             Log
           </Link>
           {row.log_tail === "" ? (

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { ranges, stackGroups } from "./stacks";
+import { stackGroups } from "./stacks";
 
 const stack = (rank: number, text: string, problem = "") => ({ rank, host: `gpu-${rank % 2}`, pid: 100 + rank, text, problem });
 
@@ -12,9 +12,5 @@ describe("stacks", () => {
   });
   it("that are missing are grouped by the reason", () => {
     expect(stackGroups([stack(0, "", "it is stopped"), stack(1, "", "it waits")]).map(({ problem }) => problem)).toEqual(["it is stopped", "it waits"]);
-  });
-  it("name ranges of ranks in any order", () => {
-    expect(ranges([5, 1, 0, 2, 9])).toBe("0-2, 5, 9");
-    expect(ranges([])).toBe("");
   });
 });

@@ -1,4 +1,5 @@
 /** Stacks of ranks, those that are alike together. */
+import { ranges } from "./words";
 
 export interface RankStack {
   rank: number;
@@ -16,17 +17,6 @@ export interface StackGroup {
   text: string;
   problem: string;
 }
-
-/** Return numbers in ascending order as ranges: "0-3, 7". */
-export const ranges = (numbers: readonly number[]): string => {
-  const parts: [number, number][] = [];
-  for (const one of [...numbers].sort((a, b) => a - b)) {
-    const last = parts.at(-1);
-    if (last !== undefined && one <= last[1] + 1) last[1] = one;
-    else parts.push([one, one]);
-  }
-  return parts.map(([first, end]) => (first === end ? String(first) : `${first}-${end}`)).join(", ");
-};
 
 /** Addresses of threads differ between processes that are at the same place. */
 const keyOf = ({ text, problem }: RankStack): string => `${problem}\n${text.replace(/0x[0-9a-f]+/gi, "")}`;

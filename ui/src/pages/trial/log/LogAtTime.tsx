@@ -20,7 +20,7 @@ const CHART = "log";
 export const LogAtTime = ({ children }: { children: ReactNode }) => {
   const { hover } = useChartGroup();
   const zone = useTimezone();
-  const { pathname } = useLocation();
+  const { pathname, search } = useLocation();
   const [view, setView] = useUrlState(USUAL);
   const at = asTime(view.at);
   const [place, setPlace] = useState<number | null>(null);
@@ -60,7 +60,7 @@ export const LogAtTime = ({ children }: { children: ReactNode }) => {
         <HStack bg="bg.panel" borderWidth="1px" gap={3} mb={2} onClick={(event) => event.stopPropagation()} p={2} position="sticky" rounded="sm" top={0} width="fit-content" zIndex={2}>
           <Text fontSize="sm">{time(shown, zone)}</Text>
           <Button asChild size="xs" variant="solid">
-            <Link to={withQuery(pathname, { tab: "log", at: shown })}>Log at this time</Link>
+            <Link to={withQuery(pathname, { trial: new URLSearchParams(search).get("trial"), tab: "log", at: shown })}>Log at this time</Link>
           </Button>
           <Button
             onClick={() => {

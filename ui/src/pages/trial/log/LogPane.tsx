@@ -1,6 +1,6 @@
 import { Box, Button, chakra, HStack, Link, Text } from "@chakra-ui/react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { Link as RouterLink } from "react-router-dom";
+import { Link as RouterLink, useHref } from "react-router-dom";
 
 import { apiUrl, type Query, withQuery } from "../../../api/client";
 import { type LogLine, type LogPlace } from "../../../api/logs";
@@ -62,10 +62,10 @@ interface RowProps {
 const Row = ({ row, index, marks, zone, isChosen, to, timeTo, width, onChoose }: RowProps) => {
   if (row === undefined) return <div className="dtrain-log-line"><span className="dtrain-log-text">{"\u00a0".repeat(width + 2)}…</span></div>;
   return (
-    // The keyboard reaches the number of the line, which does the same.
+    // Enter on the number of the line does the same.
     <div className="dtrain-log-line" data-chosen={isChosen || undefined} data-index={index} data-level={row.level ?? undefined} onClick={() => onChoose(row)}>
       {row.number === null ? <span style={{ minWidth: `${width + 2}ch` }} /> : (
-        <RouterLink aria-label={`Link to line ${row.number + 1}`} style={{ minWidth: `${width + 2}ch` }} tabIndex={-1} to={to}>{row.number + 1}</RouterLink>
+        <RouterLink aria-label={`Link to line ${row.number + 1}`} style={{ minWidth: `${width + 2}ch` }} to={to}>{row.number + 1}</RouterLink>
       )}
       {row.at === null ? null : <RouterLink tabIndex={-1} title={`Charts at ${time(row.at, zone)}`} to={timeTo}>{clockTime(row.at, zone)}</RouterLink>}
       {marks.map((mark) => (
@@ -77,21 +77,26 @@ const Row = ({ row, index, marks, zone, isChosen, to, timeTo, width, onChoose }:
 };
 
 /** A line that was chosen, with all of its text that was sent. */
-const Chosen = ({ row, zone, address, onClose }: { row: LogLine; zone: string; address: string | null; onClose: () => void }) => (
-  <Box borderWidth="1px" mt={1} p={2}>
-    <HStack flexWrap="wrap" gap={2}>
-      <Text flex="1" fontSize="xs" color="fg.muted">
-        {row.number === null ? "A line of the stored end" : `Line ${(row.number + 1).toLocaleString("en")}`}
-        {row.at === null ? "" : `, written by ${time(row.at, zone)}`}
-        {row.chars > row.text.length ? `, the first ${plural(row.text.length, "character")} of ${row.chars.toLocaleString("en")}` : ""}
-      </Text>
-      <CopyButton label="Copy the line" text={row.text} />
-      {address === null ? null : <CopyButton label="Copy a link to the line" text={address} />}
-      <Button onClick={onClose} size="xs" variant="outline">Close</Button>
-    </HStack>
-    <chakra.pre fontFamily="mono" fontSize="xs" maxH="12rem" overflow="auto" tabIndex={0} whiteSpace="pre-wrap" wordBreak="break-word">{row.text}</chakra.pre>
-  </Box>
-);
+const Chosen = ({ row, zone, to, onClose }: { row: LogLine; zone: string; to: string | null; onClose: () => void }) => {
+  // The router knows the path below which Airflow is served.
+  const href = useHref(to ?? "");
+  const address = to === null ? null : new URL(href, window.location.origin).href;
+  return (
+    <Box borderWidth="1px" mt={1} p={2}>
+      <HStack flexWrap="wrap" gap={2}>
+        <Text flex="1" fontSize="xs" color="fg.muted">
+          {row.number === null ? "A line of the stored end" : `Line ${(row.number + 1).toLocaleString("en")}`}
+          {row.at === null ? "" : `, written by ${time(row.at, zone)}`}
+          {row.chars > row.text.length ? `, the first ${plural(row.text.length, "character")} of ${row.chars.toLocaleString("en")}` : ""}
+        </Text>
+        <CopyButton label="Copy the line" text={row.text} />
+        {address === null ? null : <CopyButton label="Copy a link to the line" text={address} />}
+        <Button onClick={onClose} size="xs" variant="outline">Close</Button>
+      </HStack>
+      <chakra.pre fontFamily="mono" fontSize="xs" maxH="12rem" overflow="auto" tabIndex={0} whiteSpace="pre-wrap" wordBreak="break-word">{row.text}</chakra.pre>
+    </Box>
+  );
+};
 
 /** The log of one rank: all of its lines, or those that a search finds. */
 export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, isShort, lineAddress, timeAddress }: Props) => {
@@ -164,7 +169,7 @@ export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, i
     <Box minW={0}>
       <HStack flexWrap="wrap" gap={2} mb={1}>
         <Text flex="1" fontSize="sm">
-          <b>{of[0]?.toUpperCase() + of.slice(1)}</b>: <span aria-live="polite">{status}</span>
+          <b>{of[0]?.toUpperCase() + of.slice(1)}</b>: <span aria-live={isSearched ? "polite" : undefined}>{status}</span>
           {copy.isRunning && isOver ? (
             <Text as="span" color="fg.muted">
               {copy.throughDag ? ". A run of the DAG dtrain_operations fetches the whole log from its host" : ". The whole log is being fetched from its host"}
@@ -217,7 +222,7 @@ export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, i
       )}
       {isSearched || pinned || isOver ? null : <Button mt={1} onClick={() => setPinned(true)} size="xs" variant="outline">Follow the end</Button>}
       {chosen === null ? null : (
-        <Chosen address={chosen.number === null ? null : `${window.location.origin}${lineAddress(rank, chosen.number + 1)}`} onClose={() => setChosen(null)} row={chosen} zone={zone} />
+        <Chosen onClose={() => setChosen(null)} row={chosen} to={chosen.number === null ? null : lineAddress(rank, chosen.number + 1)} zone={zone} />
       )}
     </Box>
   );

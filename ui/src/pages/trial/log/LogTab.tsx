@@ -49,7 +49,9 @@ export const LogTab = ({ trial }: { trial: Trial }) => {
   const id = trial.trial_id;
   const [view, setView] = useUrlState(USUAL_LOG);
   const zone = useTimezone();
-  const { pathname } = useLocation();
+  const { pathname, search } = useLocation();
+  // The tab of a task instance has the trial that it shows in its address.
+  const shownTrial = new URLSearchParams(search).get("trial");
   const [clock, setClock] = useState<Clock | null>(null);
   const isLive = !ENDED.has(trial.state);
   const attempt = view.attempt > 0 ? view.attempt : null;
@@ -58,8 +60,8 @@ export const LogTab = ({ trial }: { trial: Trial }) => {
   const rows = useData<Ranks>(withQuery(`trials/${id}/ranks`, { attempt }), { everyMs: isLive ? SLOW_MS : null, keepPrevious: true }).data?.rows;
   const timeline = useData<Timeline>(`trials/${id}/timeline`, { everyMs: isLive ? SLOW_MS : null }).data?.entries;
   const hosts = useMemo(() => new Map(rows?.map(({ rank, host }) => [rank, host])), [rows]);
-  const lineAddress = useCallback((rank: number, line: number) => withQuery(pathname, { tab: "log", ranks: rank, attempt, line }), [pathname, attempt]);
-  const timeAddress = useCallback((at: string) => withQuery(pathname, { tab: "training", at }), [pathname]);
+  const lineAddress = useCallback((rank: number, line: number) => withQuery(pathname, { trial: shownTrial, tab: "log", ranks: rank, attempt, line }), [pathname, shownTrial, attempt]);
+  const timeAddress = useCallback((at: string) => withQuery(pathname, { trial: shownTrial, tab: "training", at }), [pathname, shownTrial]);
   const at = asTime(view.at);
   return (
     <Box>
