@@ -33,7 +33,8 @@ def show_profile(args: Namespace, found: ProfileRequest) -> int:
         show(args, [{"rank": rank} for rank in found.ranks])
     elif found.ranks:
         ranks = ", ".join(map(str, found.ranks))
-        print(f"Recorded from the next batch on, by rank {ranks}. The traces become outputs of trial {args.trial_id}.")
+        print(f"Recorded from the next batch on, by rank {ranks}.")
+        print(f"Traces of the host of rank 0 become outputs of trial {args.trial_id}: trials outputs {args.trial_id}")
     return 0 if found.ranks else FAILURE
 
 

@@ -393,7 +393,7 @@ def test_histograms_agree_with_numpy_and_count_what_is_not_finite(library: str) 
     assert sum(found["counts"]) == 1000
 
 
-@pytest.mark.parametrize("values", [[3.0, 3.0], [], [float("nan")]])
+@pytest.mark.parametrize("values", [[3.0, 3.0], [1e9, 1e9], [-1e30], [], [float("nan")]])
 def test_histograms_of_equal_or_no_values_have_edges_that_grow(values: Any) -> None:
     torch = pytest.importorskip("torch")
     for given in (values, np.array(values), torch.tensor(values)):

@@ -105,8 +105,9 @@ def histogram(values: Any, bins: int) -> Document:
 
 
 def _bounds(lowest: float, highest: float) -> tuple[float, float]:
-    # As numpy.histogram does for values that are all alike.
-    return (lowest - 0.5, highest + 0.5) if lowest == highest else (lowest, highest)
+    # As numpy.histogram does for values that are all alike. Around large values, 0.5 would be lost to rounding.
+    margin = max(0.5, abs(lowest) * 1e-6)
+    return (lowest - margin, highest + margin) if lowest == highest else (lowest, highest)
 
 
 def _tensor_bins(tensor: Any, bins: int) -> tuple[list[int], float, float, int]:
