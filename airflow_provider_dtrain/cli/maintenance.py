@@ -77,7 +77,13 @@ def _end(args: Namespace, hook: DtrainHook) -> int:
 
 def _report(args: Namespace, notified: list[maintenance.Notified], until: datetime | None) -> int:
     rows: list[dict[str, Any]] = [
-        {"host": one.host, "runs": list(one.runs), "told": one.problem is None, "until": until, "problem": one.problem}
+        {
+            "host": one.host,
+            "runs": list(one.runs),
+            "notified": one.problem is None,
+            "until": until,
+            "problem": one.problem,
+        }
         for one in notified
     ]
     show(args, rows, empty="Nothing runs on any host.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from airflow_provider_dtrain.core.host_rates import RateMetric
+from airflow_provider_dtrain.core.host_rates import HostRate, RateMetric
 from airflow_provider_dtrain.resources.hosts import ClusterHost, Holder
 
 
@@ -40,6 +40,24 @@ class MeasuredRate:
     finding: str | None
     #: Time of an earlier result; None: it is of the present check.
     at: datetime | None = None
+
+    @classmethod
+    def of(
+        cls, rate: HostRate, *, finding: str | None, slow: SlowReference | None = None, at: datetime | None = None
+    ) -> MeasuredRate:
+        """Return a result with what was found about it."""
+        return cls(
+            host=rate.host,
+            slot=rate.slot,
+            to=rate.peer,
+            metric=rate.metric,
+            value=rate.value,
+            spread=rate.spread,
+            kind=rate.kind,
+            slow=slow,
+            finding=finding,
+            at=at,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

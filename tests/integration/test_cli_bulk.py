@@ -14,7 +14,6 @@ from airflow_provider_dtrain.store.records.operations import OperationKind, Thro
 from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.cli_world import World
 from tests.support.gangs import Gangs, until
-from tests.support.lock_dirs import new_lock_dir
 
 pytest_plugins = ["tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -22,20 +21,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def gangs(world: World) -> Iterator[Gangs]:
-    added = world(
-        "hosts",
-        "add",
-        "local",
-        "--slots",
-        "cpu:2",
-        "--state-dir",
-        str(world.folder / "state"),
-        "--lock-dir",
-        new_lock_dir(world.folder),
-        "--remote-dir",
-        str(world.folder / "remote"),
-    )
-    assert added.code == 0, added.err
+    world.add_local_host()
     gangs = Gangs(world)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(world.folder))

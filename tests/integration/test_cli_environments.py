@@ -13,7 +13,6 @@ from airflow_provider_dtrain.supervisor.environments.folder import EnvironmentFo
 from airflow_provider_dtrain.supervisor.files.layout import Layout
 from testbed.wheels import make_wheel
 from tests.support.cli_world import World
-from tests.support.lock_dirs import new_lock_dir
 
 pytest_plugins = ["tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -29,20 +28,7 @@ environment: {requirements: requirements.lock, wheels: wheels}
 @pytest.fixture(scope="module")
 def config(world: World) -> Iterator[str]:
     """A configuration whose environment the host ``local`` can build without an index."""
-    added = world(
-        "hosts",
-        "add",
-        "local",
-        "--slots",
-        "cpu:2",
-        "--state-dir",
-        str(world.folder / "state"),
-        "--lock-dir",
-        new_lock_dir(world.folder),
-        "--remote-dir",
-        str(world.folder / "remote"),
-    )
-    assert added.code == 0, added.err
+    world.add_local_host()
     code = world.folder / "code"
     make_wheel(code / "wheels", "demo")
     (code / "train.py").write_text("")

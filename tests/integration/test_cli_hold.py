@@ -12,7 +12,6 @@ from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, notify_
 from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.cli_world import World
 from tests.support.gangs import Gangs, until
-from tests.support.lock_dirs import new_lock_dir
 
 pytest_plugins = ["tests.support.cli_world"]
 pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
@@ -22,18 +21,7 @@ ORPHAN_TIMEOUT_S = 6.0
 
 @pytest.fixture
 def gangs(world: World, tmp_path: Path) -> Iterator[Gangs]:
-    added = world(
-        "hosts",
-        "add",
-        "local",
-        "--slots",
-        "cpu:2",
-        "--state-dir",
-        str(world.folder / "state"),
-        "--lock-dir",
-        new_lock_dir(world.folder),
-    )
-    assert added.code == 0, added.err
+    world.add_local_host()
     gangs = Gangs(world, orphan_timeout_s=ORPHAN_TIMEOUT_S)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(world.folder))
@@ -63,7 +51,7 @@ def test_a_run_outlives_its_usual_lease_while_leases_are_held(world: World, gang
     _, run = left_alone(gangs, "sleep 311")
     done = world("maintenance", "start", "--for", "1h", "--reason", "new database", "-o", "json")
     assert done.code == 0, done.err
-    assert [(row["host"], row["runs"], row["told"]) for row in done.json] == [("local", [run], True)]
+    assert [(row["host"], row["runs"], row["notified"]) for row in done.json] == [("local", [run], True)]
     shown = world.rows("maintenance", "show")
     assert shown["reason"] == "new database"
     until(lambda: on_host(gangs, run)["unrenewed_s"] > 3 * ORPHAN_TIMEOUT_S)
@@ -105,7 +93,7 @@ def test_a_host_that_cannot_be_told_is_named(world: World, gangs: Gangs) -> None
 
 
 def test_without_a_hold_there_is_nothing_to_show_or_to_end(world: World) -> None:
-    assert world.rows("maintenance", "show") == {"until": None, "by": None, "reason": None}
+    assert world.rows("maintenance", "show") == {"until": None, "by": None, "reason": None, "hosts": []}
     assert "There is no maintenance" in world("maintenance", "end").err
 
 

@@ -21,6 +21,7 @@ from cryptography.fernet import Fernet
 
 from testbed.netns import NamespaceHost
 from tests.support.forking_cli import Done, ForkingCli
+from tests.support.lock_dirs import new_lock_dir
 
 ROOT = Path(__file__).parents[2]
 AIRFLOW = (sys.executable, "-m", "airflow")
@@ -57,6 +58,13 @@ class World:
         done = self(*arguments, "-o", "json")
         assert done.code == 0, done.err
         return done.json
+
+    def add_local_host(self) -> None:
+        """Register the host ``local`` with two CPU slots, in folders of its own."""
+        folders = ("--state-dir", str(self.folder / "state"), "--remote-dir", str(self.folder / "remote"))
+        locks = ("--lock-dir", new_lock_dir(self.folder))
+        done = self("hosts", "add", "local", "--slots", "cpu:2", *folders, *locks)
+        assert done.code == 0, done.err
 
     def file(self, name: str, text: str | bytes) -> str:
         path = self.folder / name

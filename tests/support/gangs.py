@@ -25,7 +25,6 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.support.cli_world import ROOT, World
-from tests.support.lock_dirs import new_lock_dir
 
 JOBS = ROOT / "tests" / "jobs"
 
@@ -69,18 +68,7 @@ class Gangs:
 
 @pytest.fixture(scope="module")
 def gangs(world: World) -> Iterator[Gangs]:
-    added = world(
-        "hosts",
-        "add",
-        "local",
-        "--slots",
-        "cpu:2",
-        "--state-dir",
-        str(world.folder / "state"),
-        "--lock-dir",
-        new_lock_dir(world.folder),
-    )
-    assert added.code == 0, added.err
+    world.add_local_host()
     gangs = Gangs(world)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(world.folder))

@@ -9,7 +9,6 @@ import pytest
 from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.core.search.plan import plan
 from tests.support.cli_world import World
-from tests.support.lock_dirs import new_lock_dir
 
 pytest_plugins = ["tests.support.cli_world"]
 pytestmark = pytest.mark.airflow
@@ -123,18 +122,7 @@ def test_a_seed_that_is_no_number_is_a_usage_error(world: World) -> None:
 def test_slots_that_no_host_has_are_named_once_there_are_hosts(world: World) -> None:
     wide = ADAPTIVE.replace("slots_per_trial: 4", "slots_per_trial: 4, pool: local")
     assert "slots" not in preview(world, wide).err
-    added = world(
-        "hosts",
-        "add",
-        "local",
-        "--slots",
-        "cpu:2",
-        "--state-dir",
-        str(world.folder / "state"),
-        "--lock-dir",
-        new_lock_dir(world.folder),
-    )
-    assert added.code == 0, added.err
+    world.add_local_host()
     done = preview(world, wide)
     assert "Warning" not in preview(world, wide.replace("slots_per_trial: 4", "slots_per_trial: 2")).err
     assert world("hosts", "remove", "local", "--force", "-y").code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import Response
 
 from airflow_provider_dtrain.api.bounds import Offset, Where
@@ -20,6 +20,7 @@ from airflow_provider_dtrain.store.queries.rights import ID_MOST
 from airflow_provider_dtrain.store.queries.runs import (
     COLUMNS_MOST,
     GROUPED_MOST,
+    RunSelection,
     check_view,
     group_page,
     run_names,
@@ -33,90 +34,53 @@ _Columns = Annotated[list[Written] | None, Query(max_length=COLUMNS_MOST, descri
 _By = Annotated[list[Written], Query(min_length=1, max_length=GROUPED_MOST, description="names, or params for all")]
 _ByOrNone = Annotated[list[Written] | None, Query(max_length=GROUPED_MOST, description="groups instead of trials")]
 _Replaced = Annotated[bool, Query(description="also trials of cleared tasks and older plans")]
+_Sort = Annotated[
+    Written, Query(description="a name, of groups also mean:NAME, std:NAME, min:NAME or max:NAME; empty: the default")
+]
+_Limit = Annotated[int, Query(ge=1, le=1000)]
 _ViewInPath = Annotated[int, Path(ge=1, le=ID_MOST)]
 _MEASURES = ("mean", "std", "min", "max", "count")
 
 
-@router.get("/runs", **guarded(Rule.READ))
-def runs(
-    call: CallDep,
+def _selection(
     where: Where = "",
     column: _Columns = None,
-    sort: Annotated[Written, Query(description="a name; empty: the time of the submission")] = "",
+    sort: _Sort = "",
     order: Order = "desc",
     replaced: _Replaced = False,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    offset: Offset = 0,
-) -> RunPage:
-    """Return one page of the trials of all experiments that match a filter, with the values of columns."""
-    return run_page(
-        call.store,
-        call.access,
-        where=where,
-        columns=column or (),
-        sort=sort,
-        descending=order == "desc",
-        with_replaced=replaced,
-        limit=limit,
-        offset=offset,
+) -> RunSelection:
+    return RunSelection(
+        where=where, columns=column or (), sort=sort, descending=order == "desc", with_replaced=replaced
     )
+
+
+_Selection = Annotated[RunSelection, Depends(_selection)]
+
+
+@router.get("/runs", **guarded(Rule.READ))
+def runs(call: CallDep, selected: _Selection, limit: _Limit = 100, offset: Offset = 0) -> RunPage:
+    """Return one page of the trials of all experiments that match a filter, with the values of columns."""
+    return run_page(call.store, call.access, selected, limit=limit, offset=offset)
 
 
 @router.get("/runs/groups", **guarded(Rule.READ))
-def run_groups(
-    call: CallDep,
-    by: _By,
-    where: Where = "",
-    column: _Columns = None,
-    sort: Annotated[Written, Query(description="a name of by, or mean:NAME, std:NAME, min:NAME, max:NAME")] = "",
-    order: Order = "desc",
-    replaced: _Replaced = False,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    offset: Offset = 0,
-) -> RunGroupPage:
+def run_groups(call: CallDep, selected: _Selection, by: _By, limit: _Limit = 100, offset: Offset = 0) -> RunGroupPage:
     """Return one page of groups of trials with equal values, and figures of the columns over each group."""
-    return group_page(
-        call.store,
-        call.access,
-        by=by,
-        where=where,
-        columns=column or (),
-        sort=sort,
-        descending=order == "desc",
-        with_replaced=replaced,
-        limit=limit,
-        offset=offset,
-    )
+    return group_page(call.store, call.access, selected, by=by, limit=limit, offset=offset)
 
 
 @router.get("/runs.csv", response_model=None, **guarded(Rule.READ))
-def runs_csv(
-    call: CallDep,
-    where: Where = "",
-    column: _Columns = None,
-    by: _ByOrNone = None,
-    sort: Written = "",
-    order: Order = "desc",
-    replaced: _Replaced = False,
-) -> Response:
+def runs_csv(call: CallDep, selected: _Selection, by: _ByOrNone = None) -> Response:
     """Return all matching trials as CSV, or their groups."""
-    given: dict[str, Any] = {
-        "where": where,
-        "columns": column or (),
-        "sort": sort,
-        "descending": order == "desc",
-        "with_replaced": replaced,
-        "limit": ROWS_MOST,
-    }
     if by:
-        groups = group_page(call.store, call.access, by=by, **given)
+        groups = group_page(call.store, call.access, selected, by=by, limit=ROWS_MOST)
         names = [*groups.by, "trials", *(f"{one} {measure}" for one in groups.columns for measure in _MEASURES)]
         figures = ([getattr(f, m) for f in row.figures for m in _MEASURES] for row in groups.rows)
         rows: list[Sequence[Any]] = [
             [*row.keys, row.trials, *own] for row, own in zip(groups.rows, figures, strict=True)
         ]
         return csv_answer("groups.csv", names, rows)
-    page = run_page(call.store, call.access, **given)
+    page = run_page(call.store, call.access, selected, limit=ROWS_MOST)
     fixed = ("trial_id", "name", "number", "experiment_id", "experiment", "state")
     rows = [[*(getattr(one, name) for name in fixed), *one.values] for one in page.rows]
     return csv_answer("runs.csv", [*fixed, *page.columns], rows)

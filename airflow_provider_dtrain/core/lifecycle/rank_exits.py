@@ -1,4 +1,4 @@
-"""Exits of the ranks of a gang, and the one that caused the failure: causes are told apart from consequences."""
+"""Exits of the ranks of a gang, and the one that caused the failure: causes and consequences are distinguished."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Deciding:
 
     @property
     def is_overdue(self) -> bool:
-        """True when the ranks were told to end and their time for it is over."""
+        """True when the ranks were asked to end and their time for it is over."""
         return self.ended_at is not None and time.monotonic() - self.ended_at > self.timeout_s
 
     def close(self) -> None:

@@ -23,19 +23,11 @@ def outcome(found: Measured, hosts: Sequence[str]) -> HostCheck:
     rates = []
     for rate in in_order(found.rates):
         named = slow.get(rate.subject)
-        rates.append(
-            MeasuredRate(
-                host=rate.host,
-                slot=rate.slot,
-                to=rate.peer,
-                metric=rate.metric,
-                value=rate.value,
-                spread=rate.spread,
-                kind=rate.kind,
-                slow=None if named is None else SlowReference(basis=named.basis, reference=named.reference),
-                finding=None if named is None else named.sentence,
-            )
-        )
+        if named is None:
+            rates.append(MeasuredRate.of(rate, finding=None))
+        else:
+            reference = SlowReference(basis=named.basis, reference=named.reference)
+            rates.append(MeasuredRate.of(rate, slow=reference, finding=named.sentence))
     return HostCheck(
         hosts=list(hosts),
         rates=rates,

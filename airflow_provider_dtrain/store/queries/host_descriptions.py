@@ -32,20 +32,7 @@ def host_description(store: Store, rights: Rights, name: str) -> HostDescription
         holders={key: one for key, one in cluster.holders.items() if key in held},
         probed_at=store.hosts.facts_at(name),
         facts=list(_facts(record.facts)) if may_change and record.facts else [],
-        rates=[
-            MeasuredRate(
-                host=rate.host,
-                slot=rate.slot,
-                to=rate.peer,
-                metric=rate.metric,
-                value=rate.value,
-                spread=rate.spread,
-                kind=rate.kind,
-                finding=finding,
-                at=rate.at,
-            )
-            for rate, finding in store.host_rates.latest(name)
-        ],
+        rates=[MeasuredRate.of(rate, finding=finding, at=rate.at) for rate, finding in store.host_rates.latest(name)],
     )
 
 

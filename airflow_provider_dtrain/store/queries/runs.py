@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from airflow_provider_dtrain.core.expressions.names import ALL_PARAMS, FACTS, Kind, Name
@@ -33,6 +34,22 @@ COLUMNS_MOST: Final = 40
 GROUPED_MOST: Final = 8
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunSelection:
+    """Trials of a table, and what is shown of them."""
+
+    #: Filter expression; empty: all.
+    where: str = ""
+    #: Names as they are written in expressions. Those without numbers have no figures over groups.
+    columns: Sequence[str] = ()
+    #: A name; of groups one of their names, or ``mean:NAME``, ``std:NAME``, ``min:NAME`` or ``max:NAME`` with one of
+    #: ``columns``. Empty: the time of the submission, of groups the number of trials.
+    sort: str = ""
+    descending: bool = True
+    #: Also trials of cleared tasks and older plans.
+    with_replaced: bool = False
+
+
 def condition(where: str) -> Expression | None:
     """Return the parsed form of a filter, None for an empty one.
 
@@ -41,34 +58,20 @@ def condition(where: str) -> Expression | None:
     return parse_expression(where) if where.strip() else None
 
 
-def run_page(
-    store: Store,
-    rights: Rights,
-    *,
-    where: str = "",
-    columns: Sequence[str] = (),
-    sort: str = "",
-    descending: bool = True,
-    with_replaced: bool = False,
-    limit: int = 100,
-    offset: int = 0,
-) -> RunPage:
+def run_page(store: Store, rights: Rights, selected: RunSelection, *, limit: int = 100, offset: int = 0) -> RunPage:
     """Return one page of the trials that the user may read.
 
-    :param where: filter expression; empty: all
-    :param columns: names as they are written in expressions
-    :param sort: name that orders the trials; empty: the time of the submission
     :raises ExpressionError: an expression or a name cannot be read
     :raises UserError: the trials cannot be ordered by the name
     """
-    names = [parse_name(one) for one in columns]
+    names = [parse_name(one) for one in selected.columns]
     query = RunPageQuery(
-        where=condition(where),
+        where=condition(selected.where),
         dags=rights.readable(store),
-        with_replaced=with_replaced,
+        with_replaced=selected.with_replaced,
         columns=names,
-        sort=parse_name(sort) if sort else None,
-        descending=descending,
+        sort=parse_name(selected.sort) if selected.sort else None,
+        descending=selected.descending,
         limit=limit,
         offset=offset,
     )
@@ -104,39 +107,26 @@ def _hint(store: Store, query: RunPageQuery) -> str | None:
 
 
 def group_page(
-    store: Store,
-    rights: Rights,
-    *,
-    by: Sequence[str],
-    where: str = "",
-    columns: Sequence[str] = (),
-    sort: str = "",
-    descending: bool = True,
-    with_replaced: bool = False,
-    limit: int = 100,
-    offset: int = 0,
+    store: Store, rights: Rights, selected: RunSelection, *, by: Sequence[str], limit: int = 100, offset: int = 0
 ) -> RunGroupPage:
     """Return one page of groups of the trials that the user may read, with figures of the columns.
 
     :param by: names with equal values in a group; ``params``: all hyperparameters
-    :param columns: names with numbers; the others have no figures
-    :param sort: a name of ``by``, or ``mean:NAME``, ``std:NAME``, ``min:NAME`` or ``max:NAME`` with one of
-        ``columns``; empty: the number of trials
     :raises ExpressionError: an expression or a name cannot be read
     :raises UserError: the trials cannot be grouped or ordered by a name
     """
     groups = [parse_group(one) for one in by]
-    numbers = [one for one in map(parse_name, columns) if one.kind in (Kind.NUMBER, Kind.ANY)]
-    measure, name = _order(sort)
+    numbers = [one for one in map(parse_name, selected.columns) if one.kind in (Kind.NUMBER, Kind.ANY)]
+    measure, name = _order(selected.sort)
     query = GroupPageQuery(
-        where=condition(where),
+        where=condition(selected.where),
         dags=rights.readable(store),
-        with_replaced=with_replaced,
+        with_replaced=selected.with_replaced,
         by=groups,
         columns=numbers,
         sort=name,
         measure=measure,
-        descending=descending,
+        descending=selected.descending,
         limit=limit,
         offset=offset,
     )

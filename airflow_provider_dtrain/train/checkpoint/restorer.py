@@ -43,7 +43,7 @@ class SavedProgress:
     """Progress of training at a checkpoint."""
 
     step: int
-    #: Number of trained epochs, with a fraction; None where the program has not told.
+    #: Number of trained epochs, with a fraction; None where the program has not reported it.
     epochs: float | None
     #: Validation metrics at this step, empty if there are none.
     metrics: Mapping[str, Any]

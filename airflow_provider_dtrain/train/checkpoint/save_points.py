@@ -85,7 +85,7 @@ class SavePoints(Boundary):
     def _settle(self, step: int) -> Path | str | None:
         """Complete the checkpoint of another step that is not copied yet.
 
-        Return the place that was told for this step already, None without one.
+        Return the place that was reported for this step already, None without one.
         """
         owed = self._awaited
         if owed is None or owed.mark is not None:

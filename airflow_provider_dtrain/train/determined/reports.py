@@ -49,7 +49,7 @@ class TrainContext:
         self._ctx = ctx
         self._left_out: set[str] = set()
         self._tenths = 0
-        #: Finished length in units of ``searcher.max_length``, as far as the script has told.
+        #: Finished length in units of ``searcher.max_length``, as far as the script has reported it.
         self.length: float | None = None
         #: Step and names of the latest validation.
         self.validated: tuple[int, frozenset[str]] = (-1, frozenset())
@@ -148,7 +148,7 @@ class TrainContext:
         return numbers
 
     def _epoch(self, numbers: Mapping[str, float]) -> float | None:
-        """Return the number of trained epochs, as far as the script has told."""
+        """Return the number of trained epochs, as far as the script has reported it."""
         of_script = self.length if "epochs" in (self._ctx.max_length or {}) else None
         return next((numbers[name] for name in _EPOCHS if 0 <= numbers.get(name, -1) < math.inf), of_script)
 

@@ -7867,17 +7867,17 @@ export interface operations {
     runs_api_v1_runs_get: {
         parameters: {
             query?: {
+                limit?: number;
+                offset?: number;
                 /** @description filter expression; empty: all */
                 where?: string;
                 /** @description names, as in expressions */
                 column?: string[] | null;
-                /** @description a name; empty: the time of the submission */
+                /** @description a name, of groups also mean:NAME, std:NAME, min:NAME or max:NAME; empty: the default */
                 sort?: string;
                 order?: "asc" | "desc";
                 /** @description also trials of cleared tasks and older plans */
                 replaced?: boolean;
-                limit?: number;
-                offset?: number;
             };
             header?: never;
             path?: never;
@@ -7964,17 +7964,17 @@ export interface operations {
             query: {
                 /** @description names, or params for all */
                 by: string[];
+                limit?: number;
+                offset?: number;
                 /** @description filter expression; empty: all */
                 where?: string;
                 /** @description names, as in expressions */
                 column?: string[] | null;
-                /** @description a name of by, or mean:NAME, std:NAME, min:NAME, max:NAME */
+                /** @description a name, of groups also mean:NAME, std:NAME, min:NAME or max:NAME; empty: the default */
                 sort?: string;
                 order?: "asc" | "desc";
                 /** @description also trials of cleared tasks and older plans */
                 replaced?: boolean;
-                limit?: number;
-                offset?: number;
             };
             header?: never;
             path?: never;
@@ -8059,12 +8059,13 @@ export interface operations {
     runs_csv_api_v1_runs_csv_get: {
         parameters: {
             query?: {
+                /** @description groups instead of trials */
+                by?: string[] | null;
                 /** @description filter expression; empty: all */
                 where?: string;
                 /** @description names, as in expressions */
                 column?: string[] | null;
-                /** @description groups instead of trials */
-                by?: string[] | null;
+                /** @description a name, of groups also mean:NAME, std:NAME, min:NAME or max:NAME; empty: the default */
                 sort?: string;
                 order?: "asc" | "desc";
                 /** @description also trials of cleared tasks and older plans */
