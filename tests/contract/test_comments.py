@@ -67,7 +67,7 @@ def test_an_object_has_a_limited_number_of_comments(
     monkeypatch.setattr(comments, "COMMENTS_MOST", 2)
     for _ in range(2):
         add(store)
-    with pytest.raises(ConflictError, match="has 2 comments, which is the most"):
+    with pytest.raises(ConflictError, match="has 2 comments, which is the limit"):
         add(store)
     add(store, noun="experiment")
 
