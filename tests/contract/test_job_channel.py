@@ -65,7 +65,8 @@ def test_commands_get_the_environment_without_slurm(nodes: JobNodes) -> None:
 
 
 def test_no_argument_and_no_variable_of_the_nodes_has_the_key(nodes: JobNodes) -> None:
-    nodes.job().hosts()
+    job = nodes.job()
+    eventually(lambda: len(job.hosts()) == len(nodes.processes))
     secret = nodes.identity.key.splitlines()[1].encode()
     for process in nodes.processes.values():
         for name in ("cmdline", "environ"):

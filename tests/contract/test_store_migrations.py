@@ -77,6 +77,7 @@ def test_a_store_is_removed_and_other_tables_stay(url, engine):
 
 
 def test_a_database_that_is_no_store_is_left_as_it_is(url, engine):
+    assert schema.drop(url), "the database of another application had no store before"
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE hosts (name TEXT)"))
         connection.execute(sa.text("INSERT INTO hosts VALUES ('of another application')"))

@@ -1607,8 +1607,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a host that reports media without end is copied without end",
         path=f"{ENGINE}/copies/outputs.py",
-        old="time.monotonic() + MEDIA_PERIOD_S",
-        new="time.monotonic()",
+        old="self._next_copy_at = at + MEDIA_PERIOD_S",
+        new="self._next_copy_at = at",
         test="tests/unit/test_output_copies.py::test_a_host_that_reports_media_without_end_starts_a_copy_now_and_then",
     ),
     Mutant(

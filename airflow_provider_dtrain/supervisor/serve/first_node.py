@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,6 @@ from .connection import Connection
 from .frames import DEAD_S, FROM_COMMAND, PROTOCOL, TO_COMMAND, WARNINGS_LIMIT, Frame, FrameError, Kind, with_document
 from .names import socket_name
 from .node import DISCONNECTED, ENDED, FLUSH_S, HANDSHAKE_S, ORPHANED, TICK_S, Node, Parameters
-from .tls import tls_context
 
 #: Most connections without a role. Beyond it the oldest one is closed, so that a flood delays no proper connection.
 PENDING_LIMIT = 64
@@ -26,9 +24,10 @@ ACCEPT_PAUSE_S = 0.2
 class FirstNode(Node):
     """First node: it executes commands, and passes frames on between followers and other nodes."""
 
+    is_server = True
+
     def __init__(self, loop: asyncio.AbstractEventLoop, parameters: Parameters, environ: Mapping[str, str]) -> None:
         super().__init__(loop, 0, parameters, environ)
-        self._tls_context = tls_context(parameters.certificate, parameters.key, is_server=True)
         self._count = int(environ.get("SLURM_NTASKS", "1"))
         self._pending: dict[Connection, None] = {}
         self._followers: dict[int, Connection] = {}
@@ -43,9 +42,6 @@ class FirstNode(Node):
         self._spoken_s = loop.time()
         #: Completed at the end, when no other node is connected.
         self._is_alone: asyncio.Future[None] = loop.create_future()
-
-    def _context(self, is_server: bool) -> ssl.SSLContext:
-        return self._tls_context
 
     async def run(self) -> int:
         """Serve until the end, and return the exit code."""
@@ -90,7 +86,7 @@ class FirstNode(Node):
             except OSError:
                 sock.close()
                 continue
-            self._pending[Connection(self.loop, sock, self.tls(is_server=True), self)] = None
+            self._pending[Connection(self.loop, sock, self.tls(), self)] = None
             if len(self._pending) > PENDING_LIMIT:
                 next(iter(self._pending)).close("too many connections wait")
 

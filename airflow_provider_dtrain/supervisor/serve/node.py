@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 import socket
-import ssl
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -95,11 +94,15 @@ class Node(abc.ABC):
     :param number: number of the node in the job; 0: the first one
     """
 
+    #: True if its connections come in, False if it makes them.
+    is_server: bool
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, number: int, parameters: Parameters, environ: Mapping[str, str]
     ) -> None:
         self.loop, self.number, self.parameters = loop, number, parameters
         self.environ = environ
+        self._tls_context = tls_context(parameters.certificate, parameters.key, is_server=self.is_server)
         self.job = environ.get("SLURM_JOB_ID", "0")
         self.commands = Commands(loop, os.path.expanduser("~"), command_environment(environ))
         self.policy: Policy | None = None
@@ -117,13 +120,9 @@ class Node(abc.ABC):
             self.log(reason)
             self.ending.set_result(code)
 
-    def tls(self, *, is_server: bool) -> TlsSession:
+    def tls(self) -> TlsSession:
         """Return a new session with the certificate of the job."""
-        certificate = self.parameters.certificate
-        return TlsSession(self._context(is_server), certificate, is_server=is_server)
-
-    def _context(self, is_server: bool) -> ssl.SSLContext:
-        return tls_context(self.parameters.certificate, self.parameters.key, is_server=is_server)
+        return TlsSession(self._tls_context, self.parameters.certificate, is_server=self.is_server)
 
     def handle_signals(self) -> None:
         """Take the signals of Slurm as warnings. Commands get the default handlers."""
@@ -162,18 +161,16 @@ class Node(abc.ABC):
 class OtherNode(Node):
     """Node that is connected to the first one and executes the commands that it passes on."""
 
+    is_server = False
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, number: int, parameters: Parameters, environ: Mapping[str, str]
     ) -> None:
         super().__init__(loop, number, parameters, environ)
-        self._tls_context = tls_context(parameters.certificate, parameters.key, is_server=False)
         self._link: Connection | None = None
         #: Result of the connection that is being tried: True once the first node has answered.
         self._answer: asyncio.Future[bool] | None = None
         self._unsent: list[Frame] = []
-
-    def _context(self, is_server: bool) -> ssl.SSLContext:
-        return self._tls_context
 
     async def run(self) -> int:
         """Serve until the end, and return the exit code."""
@@ -221,7 +218,7 @@ class OtherNode(Node):
             sock.close()
             return False
         self._answer = answer = self.loop.create_future()
-        link = Connection(self.loop, sock, self.tls(is_server=False), self)
+        link = Connection(self.loop, sock, self.tls(), self)
         try:
             if await asyncio.wait_for(answer, DIAL_S):
                 return True
