@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import signal
@@ -41,12 +40,12 @@ while [ ! -e {folder}/first ] || [ ! -e {folder}/second ]; do sleep 0.05; done
 
 
 @pytest.fixture
-def public(tmp_path: Path) -> Path:
-    # With several workers there is a folder more.
-    for folder in itertools.takewhile(lambda one: one != Path(tempfile.gettempdir()), (tmp_path, *tmp_path.parents)):
-        folder.chmod(0o755)
-    tmp_path.chmod(0o777)
-    return tmp_path
+def public() -> Iterator[Path]:
+    # Other accounts cannot enter tmp_path: every pytest closes the folders above it.
+    with tempfile.TemporaryDirectory(prefix="dtrain-public-") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
 
 
 def test_two_jobs_on_the_same_nodes_get_different_devices(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
