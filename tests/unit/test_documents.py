@@ -16,10 +16,10 @@ from airflow_provider_dtrain.errors import ConfigError
 
 def refused(text: str | bytes) -> str:
     """Return the message with which the text is refused, and sees that this is quick."""
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(ConfigError) as error:
         load_yaml(text, source="train.yaml")
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     return str(error.value)
 
 
@@ -210,9 +210,9 @@ def test_many_values_are_refused() -> None:
 
 @pytest.mark.parametrize("size", [MAX_BYTES + 1, 10 * MAX_BYTES])
 def test_large_text_is_refused_by_its_size_alone(size: int) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert f"{size} bytes; at most 1048576" in refused("a" * size)
-    assert time.monotonic() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_size_counts_bytes_and_not_characters() -> None:

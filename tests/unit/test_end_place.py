@@ -20,13 +20,15 @@ from airflow_provider_dtrain.engine.attempt.end_place import (
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 
 
-def view(ranks: dict[str, list[int]], *, granted: bool = True, started: bool = True) -> Any:
+def view(ranks: dict[str, list[int]], *, granted: bool = True, started: bool = True, is_external: bool = False) -> Any:
     plans = {host: {"ranks": [{"rank": rank} for rank in own]} for host, own in ranks.items()}
     return SimpleNamespace(
         plan={"plans": plans},
         placement={host: tuple(own) for host, own in ranks.items()},
         granted_at=granted or None,
         started_at=started or None,
+        is_external=is_external,
+        trial_id=7,
     )
 
 
@@ -76,6 +78,11 @@ def test_a_lost_host_is_named_with_its_ranks_and_the_next_step(kind: str, advice
     assert head.startswith("Host 'gpu-2' was restarted while the run was on it; ranks 2 and 3 ran there. ")
     assert advice in head
     assert (rest, type(found), found.cause_kind) == ("more", type(lost), lost.cause_kind)
+
+
+def test_of_a_lost_node_of_a_cluster_its_job_is_the_next_step() -> None:
+    lost = errors.HostSilentError("gpu-2", "Host 'gpu-2' is silent.")
+    assert "See its job: airflow dtrain trials describe 7" in str(with_ranks(view(TWO, is_external=True), lost))
 
 
 def test_other_errors_and_hosts_without_ranks_stay_as_they_are() -> None:

@@ -33,12 +33,14 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(download, "RUNTIME_S", 0.5)
-    monkeypatch.setattr(container_runtime, "RUNTIME_S", 0.5)
-    monkeypatch.setattr(container, "CONTAINER_START_S", 0.5)
     monkeypatch.setattr(container, "CONTAINER_END_S", 0.2)
 
     def answers(**commands: str) -> None:
+        # Commands that answer are not in a hurry: a busy machine may take a second to start one.
+        limit_s = 1.0 if any(HANG in lines for lines in commands.values()) else 60.0
+        monkeypatch.setattr(download, "RUNTIME_S", limit_s)
+        monkeypatch.setattr(container_runtime, "RUNTIME_S", limit_s)
+        monkeypatch.setattr(container, "CONTAINER_START_S", limit_s)
         cases = "".join(f"{name}) {lines};;\n" for name, lines in commands.items())
         program = folder / "podman"
         program.write_text(f"#!/bin/sh\ncase $1 in\n{cases}esac\n")
@@ -49,18 +51,18 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 def provide(tmp_path: Path) -> Any:
     layout = Layout(str(tmp_path / "remote"), str(tmp_path / "state"), "none")
-    return download.provide(layout, "podman", "a/b:1", [], always=False, timeout_s=0.5)
+    return download.provide(layout, "podman", "a/b:1", [], always=False, timeout_s=download.RUNTIME_S)
 
 
 @pytest.mark.parametrize(
     ("commands", "code", "words"),
     [
-        ({"image": HANG}, "runtime", "podman does not answer: 'podman image inspect' did not answer within 0.5 s"),
-        ({"image": "exit 1", "version": HANG}, "runtime", "'podman version' did not answer within 0.5 s"),
+        ({"image": HANG}, "runtime", "podman does not answer: 'podman image inspect' did not answer within 1 s"),
+        ({"image": "exit 1", "version": HANG}, "runtime", "'podman version' did not answer within 1 s"),
         ({"image": "exit 1", "pull": HANG}, "image", "image 'a/b:1': 'podman pull --quiet' did not answer"),
-        ({"image": "exit 1", "pull": "trap '' TERM; " + HANG}, "image", "did not answer within 0.5 s"),
+        ({"image": "exit 1", "pull": "trap '' TERM; " + HANG}, "image", "did not answer within 1 s"),
         # Its child keeps the output open.
-        ({"image": "exit 1", "pull": f"{HANG} & exit 0"}, "image", "did not answer within 0.5 s"),
+        ({"image": "exit 1", "pull": f"{HANG} & exit 0"}, "image", "did not answer within 1 s"),
         ({"image": "exit 1", "pull": f"{FLOOD}; {FLOOD} >&2; exit 3"}, "image", "provide image 'a/b:1': x{600}$"),
         ({"image": "exit 1", "pull": "exit 3"}, "image", "cannot provide image 'a/b:1': exit status 3"),
         ({"image": "exit 1"}, "image", "podman has no image 'a/b:1' after its download"),
@@ -79,7 +81,7 @@ def test_a_download_by_a_runtime_that_does_not_work_is_refused_in_time(
         provide(tmp_path)
     assert caught.value.code == code
     assert len(caught.value.message) < 1000
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 20
 
 
 def test_a_command_keeps_a_bounded_part_of_its_output(podman: Answers) -> None:
@@ -101,7 +103,7 @@ def started(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("commands", "words"),
     [
-        ({"ps": HANG}, "podman cannot list its containers: 'podman ps --all' did not answer within 0.5 s"),
+        ({"ps": HANG}, "podman cannot list its containers: 'podman ps --all' did not answer within 1 s"),
         ({"ps": "echo wrong >&2; exit 1"}, "podman cannot list its containers: wrong"),
         ({"ps": "echo Success; echo --all"}, r"podman lists its containers in an unknown form: 'Success\\n--all'"),
         ({"ps": FLOOD}, "podman lists its containers in an unknown form: 'xxx"),
@@ -128,8 +130,8 @@ def test_a_runtime_that_proves_nothing_leaves_the_container_in_doubt(
 @pytest.mark.parametrize(
     ("commands", "words"),
     [
-        ({"run": HANG}, "The container did not start within 0.5 s: without a message"),
-        ({"run": "echo begins; " + HANG}, "The container did not start within 0.5 s: begins"),
+        ({"run": HANG}, "The container did not start within 1 s: without a message"),
+        ({"run": "echo begins; " + HANG}, "The container did not start within 1 s: begins"),
         ({"run": "echo wrong >&2; exit 125"}, r"podman ended the container \(exit code 125\): wrong"),
         ({"run": f"{FLOOD}; exit 1"}, r"\(exit code 1\): x{600}$"),
         ({"run": "kill -9 $$"}, r"\(exit code -9\): without a message"),
@@ -154,7 +156,7 @@ def test_a_start_by_a_runtime_that_does_not_work_is_refused_in_time(
     if one.client:
         os.kill(one.client, signal.SIGKILL)
         assert one.wait_client(10)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 20
 
 
 def test_images_of_apptainer_are_files_that_are_collected(podman: Answers, tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_media_of_earlier_attempts_stay_within_a_quota_the_latest_first(
     assert set(held(copies)) == {trace, again}
 
 
-async def test_a_host_that_reports_media_without_end_starts_a_copy_now_and_then(
+def test_a_host_that_reports_media_without_end_starts_a_copy_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rt: Any = SimpleNamespace(settings=SimpleNamespace(checkpoint_dir=tmp_path, output_sync_period_s=3600.0))
@@ -299,18 +299,16 @@ async def test_a_host_that_reports_media_without_end_starts_a_copy_now_and_then(
     keeper, at_end = OutputKeeper(rt, view), None
     rt.settings.output_sync_period_s = 0.0
     at_end = OutputKeeper(rt, view)
-    clock = [100.0]
-    monkeypatch.setattr(
-        "airflow_provider_dtrain.engine.copies.outputs.time", SimpleNamespace(monotonic=lambda: clock[0])
-    )
-    woken: list[tuple[str, float]] = []
-    monkeypatch.setattr(keeper, "wake", lambda: woken.append(("keeper", clock[0])))
-    monkeypatch.setattr(at_end, "wake", lambda: woken.append(("at_end", clock[0])))
+    clock, planned = [100.0], []
+    loop = SimpleNamespace(call_later=lambda delay_s, wake: planned.append((clock[0] + delay_s, wake)))
+    module = "airflow_provider_dtrain.engine.copies.outputs"
+    monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(f"{module}.asyncio", SimpleNamespace(get_running_loop=lambda: loop))
     for _ in range(100):
         keeper.reported()
         at_end.reported()
         clock[0] += 1
-    assert woken == [("keeper", 100.0), ("keeper", 130.0), ("keeper", 160.0), ("keeper", 190.0)]
+    assert planned == [(at, keeper.wake) for at in (100.0, 130.0, 160.0, 190.0, 220.0)]
 
 
 @pytest.mark.parametrize(
