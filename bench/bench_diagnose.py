@@ -25,12 +25,14 @@ from airflow_provider_dtrain.store.records.trials import TrialKey
 from bench.engine_worlds import LOG, POOL, World, quiet
 from bench.framework.measuring import Run
 from bench.framework.rows import OURS, Bench, Goal, Row
-from testbed.netns import NamespaceHosts, missing
+from testbed import netns
+from testbed.cpu_quota import CpuQuota, controller_folder
+from testbed.netns import NamespaceHosts
 
 RANKS = 3
 LIMITS = Limits(steps=20, warm_up=3, most_s=240)
-CGROUPS = Path("/sys/fs/cgroup/cpu")
-PERIOD_US, QUOTA_US = 100_000, 20_000
+#: Part of a CPU that the slow rank gets.
+QUOTA = 0.2
 NARROW, SLOW = "100mbit", "40mbit"
 SCRIPT = """
 import time
@@ -96,28 +98,19 @@ def built_in(case: Case, hosts: NamespaceHosts) -> Iterator[None]:
     """Give the hosts the bottleneck of a case."""
     for index, rate in case.rates.items():
         hosts.host(index).throttle(rate)
-    group = CGROUPS / f"dtrain-bench-{os.getpid()}"
     try:
-        if case.slow_host is not None:
-            group.mkdir()
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
-            host = hosts.host(case.slow_host)
-            move([host.init_pid, *host.pids()], group)
-        yield
+        with contextlib.ExitStack() as stack:
+            if case.slow_host is not None:
+                quota = stack.enter_context(CpuQuota(QUOTA))
+                host = hosts.host(case.slow_host)
+                for pid in [host.init_pid, *host.pids()]:
+                    # A process may have ended meanwhile.
+                    with contextlib.suppress(ProcessLookupError):
+                        quota.add(pid)
+            yield
     finally:
         for index in case.rates:
             hosts.host(index).throttle("")
-        if group.is_dir():
-            move([int(pid) for pid in (group / "cgroup.procs").read_text().split()], CGROUPS)
-            group.rmdir()
-
-
-def move(pids: list[int], group: Path) -> None:
-    """Move processes into a control group. Those that have ended meanwhile are left out."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            (group / "cgroup.procs").write_text(str(pid))
 
 
 async def diagnosed(world: World, name: str, case: Case) -> dict[str, Any]:
@@ -175,6 +168,13 @@ def measure(run: Run) -> None:
     for name, counts in found.items():
         run.note(f"Verdicts of '{name}': {dict(counts)}")
     run.note(f"The slow rank was named with its host in {named} of {found['slow rank'].total()} diagnoses.")
+
+
+def missing() -> str | None:
+    """Return the reason why this machine cannot run it."""
+    if controller_folder() is None:
+        return "it needs the right to create cgroups with a CPU quota"
+    return netns.missing()
 
 
 BENCH = Bench(

@@ -1,11 +1,25 @@
-"""Table of injected failures: kinds with the causes that must be found, and variations of rank, size and time."""
+"""Injected failures: kinds with the causes that must be found, variations of rank, size and time, and their runs."""
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.pair import register_pair
+
+if TYPE_CHECKING:
+    from testbed.netns import NamespaceHosts
+    from tests.support.engines import Engine
+
+#: Parent of the control groups with a memory limit in which some kinds run.
+GROUPS = Path("/sys/fs/cgroup/memory")
 
 #: Kinds written before the classifier, and those written afterwards.
 BEFORE = (
@@ -75,6 +89,63 @@ VARIATIONS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Found:
+    """Cause that was found for an injected failure."""
+
+    #: First line of the failure, and its ``cause_kind``.
+    line: str
+    cause_kind: str
+    #: From the end of the first rank to that of the trial, seconds.
+    took_s: float
+    #: Deviation from the expected cause; empty if it is right.
+    problem: str
+    #: True: a rank or host that has not caused the failure is named.
+    is_blamed_wrongly: bool
+
+
+def needs(kind: str) -> str:
+    """Return what this machine lacks for a kind, empty if nothing."""
+    if kind.startswith("kernel_kill") and not os.access(GROUPS, os.W_OK):
+        return "needs the memory controller of cgroup v1"
+    return ""
+
+
+def remove_groups() -> None:
+    """Remove the control groups of runs that have ended."""
+    for group in GROUPS.rglob("dtrain-causes-*"):
+        group.rmdir()
+
+
+async def injected(
+    engine: Engine, pair: NamespaceHosts, patch: pytest.MonkeyPatch, kind: str, variation: Variation, *, most_s: float
+) -> Found:
+    """Run a trial that fails in this way, and return the cause that was found.
+
+    :param pair: two hosts
+    :param patch: of the connections to them
+    """
+    register_pair(engine.hook, pair, patch, slots=variation.slots)
+    ticket = engine.submit(document(kind, variation))
+    outcome = await engine.carry(ticket, most_s=most_s)
+    ended_at = time.time()
+    assert outcome is not None
+    assert outcome.failure is not None
+    attempt = engine.hook.store.attempts.of_trial(ticket.trial_id)[0]
+    exits = engine.hook.store.events.of_attempt(attempt.attempt_id, kinds=("exit",))
+    assert exits, outcome.failure
+    [host] = {event.host for event in exits if event.body["rank"] == variation.failing}
+    line = outcome.failure.message.partition("\n")[0]
+    problem = problem_of(kind, variation, outcome.failure, host)
+    return Found(
+        line=line,
+        cause_kind=str(outcome.failure.cause_kind),
+        took_s=round(ended_at - min(event.body["at"] for event in exits), 1),
+        problem=problem,
+        is_blamed_wrongly=named_in(line) not in ([], [(str(variation.failing), host)]),
+    )
+
+
 def document(kind: str, variation: Variation, **more: Any) -> dict[str, Any]:
     """Return the configuration of a trial that fails in this way."""
     # Before its first step a rank may take any time, so it cannot hang there.
@@ -99,6 +170,11 @@ def cases() -> Iterator[tuple[str, Variation]]:
         yield from ((kind, variation) for variation in VARIATIONS)
 
 
+def named_in(line: str) -> list[tuple[str, str]]:
+    """Return rank and host that a first line blames, [] without one."""
+    return re.findall(r"^Rank (\d+) on (?:host )?'?([\w-]+)'?", line)
+
+
 def problem_of(kind: str, variation: Variation, failure: Any, host: str) -> str:
     """Return what is wrong with the cause that was found, empty if it is right.
 
@@ -106,7 +182,7 @@ def problem_of(kind: str, variation: Variation, failure: Any, host: str) -> str:
     """
     cause_kind, words = EXPECTED[kind]
     line = failure.message.partition("\n")[0]
-    named = re.findall(r"^Rank (\d+) on (?:host )?'?([\w-]+)'?", line)
+    named = named_in(line)
     if kind == "order":
         if named:
             return f"a rank is blamed: {line}"
