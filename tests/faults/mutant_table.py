@@ -122,9 +122,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a rank in its cleanup is named while another rank works",
         path=f"{CORE}/lifecycle/watchdog.py",
-        old="rests = all(one.held_s >= STILL_S and one.idle_s >= STILL_S for one in reports)",
-        new="rests = any(one.held_s >= STILL_S and one.idle_s >= STILL_S for one in reports)",
+        old="rests = all(_stands_in_collective(one, STILL_S) and one.idle_s >= STILL_S for one in reports)",
+        new="rests = any(_stands_in_collective(one, STILL_S) and one.idle_s >= STILL_S for one in reports)",
         test="tests/unit/test_failed_cleanup.py::test_no_rank_is_named_while_one_works_or_is_not_in_a_collective",
+    ),
+    Mutant(
+        name="a rank that waits for another one's cleanup is blamed, because it has entered fewer collectives",
+        path=f"{CORE}/lifecycle/watchdog.py",
+        old="behind = [*stopped, *(_after_error(reports) or [one for one in found if one is not None])]",
+        new="behind = [*stopped, *([one for one in found if one is not None] or _after_error(reports))]",
+        test="tests/unit/test_failed_cleanup.py::test_a_cleanup_after_some_steps_is_named_and_not_the_ranks_that_wait",
     ),
     Mutant(
         name="a log policy takes the place of the cause",

@@ -131,8 +131,9 @@ async def injected(
     ended_at = time.time()
     assert outcome is not None
     assert outcome.failure is not None
-    attempt = engine.hook.store.attempts.of_trial(ticket.trial_id)[0]
-    exits = engine.hook.store.events.of_attempt(attempt.attempt_id, kinds=("exit",))
+    # A host that is at fault is left out, so the trial may have failed on the other one as well.
+    attempts = engine.hook.store.attempts.of_trial(ticket.trial_id)
+    exits = engine.hook.store.events.of_attempt(attempts[-1].attempt_id, kinds=("exit",))
     assert exits, outcome.failure
     [host] = {event.host for event in exits if event.body["rank"] == variation.failing}
     line = outcome.failure.message.partition("\n")[0]
@@ -148,14 +149,15 @@ async def injected(
 
 def document(kind: str, variation: Variation, **more: Any) -> dict[str, Any]:
     """Return the configuration of a trial that fails in this way."""
-    # Before its first step a rank may take any time, so it cannot hang there.
+    # Before its first step a rank may take any time, so it cannot hang there. The end of the gang must not come before
+    # the time-out of the process group.
     steps = max(variation.steps, 3) if kind == "hang" else variation.steps
     return {
         "name": "causes",
         "entrypoint": ["python", "causes.py", kind, str(variation.failing), str(steps)],
         "model_dir": "code",
         "max_restarts": 0,
-        "hang_timeout": 8,
+        "hang_timeout": 60 if kind == "missing" else 8,
         "resources": {"slots_per_trial": variation.ranks, "resource_pool": "pair"},
         "environment": {"variables": {"OMP_NUM_THREADS": "1"}},
         **more,

@@ -188,10 +188,21 @@ def test_a_rank_that_ended_early_without_an_error_is_the_cause() -> None:
     assert Failure.of(error).cause_kind == "early_end"
 
 
-def test_a_rank_that_ended_well_after_the_failure_is_not_the_cause() -> None:
-    found = cause_of([left(0, f"RuntimeError: {CLOSED}"), left(1, code=0, at=11.0)])
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        # The supervisor of a busy host has noticed its end late.
+        ({"at": 11.5}, CauseKind.EARLY_END),
+        ({"at": 13.0}, CauseKind.CONNECTION),
+        ({"at": 10.1, "sent_signal": True}, CauseKind.CONNECTION),
+    ],
+)
+def test_a_rank_that_ended_well_after_the_failure_or_on_request_is_not_the_cause(
+    more: dict[str, Any], kind: CauseKind
+) -> None:
+    found = cause_of([left(0, f"RuntimeError: {CLOSED}"), left(1, code=0, **more)])
     assert found is not None
-    assert (found.kind, found.leaving.rank) == (CauseKind.CONNECTION, 0)
+    assert (found.kind, found.leaving.rank) == (kind, int(kind == CauseKind.EARLY_END))
 
 
 WAITED = (

@@ -33,6 +33,8 @@ from airflow_provider_dtrain.core.lifecycle.stack_text import (
     waiting_frame,
 )
 
+#: A busy host notices the end of a rank so many seconds late. Ranks that lost it may seem to have ended before it.
+SEEN_LATE_S = 2.0
 #: Activity and time limit of a rank that has waited, in its error.
 _WAITED_IN = re.compile(r"waited for the other ranks in ([^,(]{1,60})")
 _LIMIT = re.compile(r"Timed out waiting (\d{1,9})ms")
@@ -169,9 +171,8 @@ def kind_of(leaving: RankExit) -> CauseKind:
         return CauseKind.DEVICE_BROKEN if fault.is_of_hardware else CauseKind.DEVICE_ERROR
     # The last exception first: the one before it may be an attempt that failed on purpose.
     for text in (leaving.message, *reversed(exceptions_of(leaving)[:-1])):
-        for kind, pattern in _PATTERNS:
-            if pattern.search(text):
-                return kind
+        if (kind := kind_of_error(text)) is not None:
+            return kind
     code = leaving.exit_code or 0
     if leaving.error and not is_without_record(leaving):
         return CauseKind.EXCEPTION if has_joined(leaving) else CauseKind.RENDEZVOUS
@@ -180,6 +181,11 @@ def kind_of(leaving: RankExit) -> CauseKind:
     if not has_joined(leaving):
         return CauseKind.RENDEZVOUS
     return CauseKind.EXCEPTION if exceptions_of(leaving) else CauseKind.EXIT_CODE
+
+
+def kind_of_error(text: str) -> CauseKind | None:
+    """Return the kind of failure that the text of an error names, None if it names none."""
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(text)), None)
 
 
 def _was_out_of_memory(leaving: RankExit) -> bool:
@@ -233,7 +239,8 @@ def _memory_text(leaving: RankExit) -> str:
 def _of_consequences(found: RankExit, exits: Sequence[RankExit]) -> Cause:
     """Return the cause of a failure of which all failed ranks only noticed the consequences."""
     waited = [one for one in exits if one.exit_code != 0 and remoteness(one) == Remoteness.AFTERMATH]
-    left = [one for one in exits if one.exit_code == 0 and one.corrected_at <= found.corrected_at]
+    until = found.corrected_at + SEEN_LATE_S
+    left = [one for one in exits if one.exit_code == 0 and not one.sent_signal and one.corrected_at <= until]
     if left:
         first = min(left, key=lambda one: (one.corrected_at, one.rank))
         rest = _ranks_text(waited)

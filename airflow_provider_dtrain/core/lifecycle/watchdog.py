@@ -2,9 +2,9 @@
 
 A stopped process is reported regardless of the other ranks. A live rank is reported only while another rank waits
 for it in an exchange: soon when it is idle, later when it computes or loads data, because a slow step is not a hang.
-Declared waits (a checkpoint, the searcher's decision, a download by one rank) and everything before the first step
-are exempt. A host without fresh reports must not make a rank seem behind: the caller omits its reports and passes
-``complete=False``.
+Declared waits (a checkpoint, the searcher's decision, a download by one rank) are exempt. Before the first step a
+rank may take any time, unless all ranks rest in collectives, so that each of them waits for another one. A host
+without fresh reports must not make a rank seem behind: the caller omits its reports and passes ``complete=False``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RankReport:
     started: bool = False
     #: Collectives of the default process group that it has entered; 0: not known.
     collectives: Count = 0
-    #: Before the first step: seconds for which its main thread has waited in a collective of the program.
+    #: Seconds for which its main thread has waited in a collective of the program.
     held_s: Span = 0.0
     #: The error that the main thread handles there, e.g. in a cleanup; empty: none.
     raised: ShortText = ""
@@ -172,9 +172,10 @@ def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: fl
     lagging = {one.rank: one.still_s for one in living if _is_waited_for(one, waiting)}
     found = [_alive(one, longest_s) for one in living if one.rank in lagging]
     found += [_without_library(one) for one in living if one.silent_s is None]
-    behind = [*stopped, *(one for one in found if one is not None)]
+    # Counts say less than an error: a collective of a cleanup is counted as well, so the other ranks seem behind.
+    behind = [*stopped, *(_after_error(reports) or [one for one in found if one is not None])]
     if not behind and len(reports) > 1:
-        behind = _after_error(reports) or _together(reports, longest_s)
+        behind = _together(reports, longest_s)
     named = {one.report.rank for one in behind}
     return GangVerdict(
         behind=_sorted(behind), waiting=tuple(one for one in waiting if one.rank not in named), lagging=lagging
@@ -198,11 +199,13 @@ def _waits(report: RankReport) -> bool:
 def _in_own_collective(report: RankReport, fewest: int) -> RankReport:
     """Return a report as that of an exchange if its rank waits in a collective that the program itself has called.
 
-    The library does not see the call. But the rank rests, and has entered a collective that another rank has not.
+    The library does not see the call. But the rank rests, and its main thread is in a collective, or it has entered
+    one that another rank has not.
 
     :param fewest: collectives that the last rank has entered; 0: not known
     """
-    if report.phase != "compute" or report.idle_s < WAITING_S or not 0 < fewest < report.collectives:
+    is_in_one = report.held_s >= WAITING_S or 0 < fewest < report.collectives
+    if report.phase != "compute" or report.idle_s < WAITING_S or not is_in_one:
         return report
     return replace(report, phase="exchange", what="a collective of the program")
 
@@ -237,22 +240,34 @@ def _without_library(report: RankReport) -> Behind | None:
 def _after_error(reports: Sequence[RankReport]) -> list[Behind]:
     """Return the ranks that wait in a collective while they handle an error, if all ranks rest in collectives.
 
-    The cleanup of a failed rank waits for ranks that wait for its next step. Before the first step, nothing else shows
-    it: a rank may take any time there, but not while each rank waits for another one.
+    The cleanup of a failed rank waits for ranks that wait for its next step. Errors that all ranks handle distinguish
+    none of them.
     """
-    rests = all(one.held_s >= STILL_S and one.idle_s >= STILL_S for one in reports)
-    return [Behind(report=one, why="raised", for_s=one.held_s) for one in reports if one.raised] if rests else []
+    rests = all(_stands_in_collective(one, STILL_S) and one.idle_s >= STILL_S for one in reports)
+    raised = [one for one in reports if one.raised]
+    if not rests or len(raised) == len(reports):
+        return []
+    return [Behind(report=one, why="raised", for_s=one.held_s) for one in raised]
+
+
+def _stands_in_collective(report: RankReport, least_s: float) -> bool:
+    """Return whether a rank has been in one collective for so many seconds."""
+    return report.held_s >= least_s or (report.is_watched and report.phase == "exchange" and report.still_s >= least_s)
 
 
 def _together(reports: Sequence[RankReport], longest_s: float) -> list[Behind]:
     """Return all ranks when none moves and none is behind: lost messages, or exchanges in different orders.
 
     Ranks that have done the same number of steps and wait in different exchanges never meet: none of them enters the
-    exchange of another one before its own has ended.
+    exchange of another one before its own has ended. Before the first step, a slow network may need minutes for the
+    weights, so the gang gets the time of ``hang_timeout``.
     """
     limit_s = max(PATIENT_S, 2 * longest_s)
-    stands = all(one.is_watched and one.phase != "data" and one.still_s >= limit_s for one in reports)
     rests = all(one.idle_s >= STILL_S for one in reports)
+    if not all(one.started for one in reports):
+        stands = all(one.phase != "wait" and _stands_in_collective(one, limit_s) for one in reports)
+        return [Behind(report=one, why="together", for_s=one.held_s) for one in reports] if rests and stands else []
+    stands = all(one.is_watched and one.phase != "data" and one.still_s >= limit_s for one in reports)
     if not stands or not rests or not any(one.phase == "exchange" for one in reports):
         return []
     apart = all(one.phase == "exchange" for one in reports) and len({one.steps for one in reports}) == 1

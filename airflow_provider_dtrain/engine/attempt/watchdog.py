@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.lifecycle.failure_cause import CauseKind, kind_of_error
 from airflow_provider_dtrain.core.lifecycle.rank_text import clock
 from airflow_provider_dtrain.core.lifecycle.timing import HANG_SEEN_S, REPORT_FRESH_S, STOPPED_S
 from airflow_provider_dtrain.core.lifecycle.watchdog import Behind, GangVerdict, RankReport, judge, places_text
@@ -118,9 +119,9 @@ class GangWatchdog:
                 together = [other for _, other in self.named.values() if other.why == "together"]
                 return RankHangsError(f"{_together_text(together)} {limit}", cause_kind="mismatch")
             if one.why == "raised":
-                return RankHangsError(
-                    _after_error_text(one, limit), rank=one.report.rank, host=one.report.host, cause_kind="exception"
-                )
+                kind = kind_of_error(one.report.raised) or CauseKind.EXCEPTION
+                message = _after_error_text(one, limit)
+                return RankHangsError(message, rank=one.report.rank, host=one.report.host, cause_kind=kind.value)
             waits = self._verdict.waits_text(one, time.time())
             message = f"{_sentence(f'{one.text}: {waits}' if waits else one.text)} {limit}"
             if one.kind == "infra":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -22,8 +23,9 @@ HEARTBEAT_S = 1.0
 PAGE_BYTES = 512
 #: Most characters of an error on the page.
 ERROR_CHARS = 100
-#: Most frames of the main thread that are read.
-FRAMES_MOST = 100
+#: Python code that calls a collective, which is native code and has no frame. Deeper folders also write files, and call
+#: the program.
+_COLLECTIVES = re.compile(r"/torch/distributed/[^/]+\.py$")
 #: Folder below the run's folder, one page per rank.
 FOLDER = "progress"
 
@@ -162,9 +164,10 @@ class Heart(threading.Thread):
     def _held(self, now: float) -> dict[str, object]:
         """Return since when the main thread waits in a collective, and the error that it handles there.
 
-        Only before the first step: from then on, places and counts of collectives tell more.
+        After the first step, the main thread is read only while the rank makes no progress.
         """
-        is_held, error = (False, "") if self._here.started else main_thread()
+        moves = self._here.started and self._since == now
+        is_held, error = (False, "") if moves else main_thread()
         self._held_since = (self._held_since or now) if is_held else None
         return {} if self._held_since is None else {"held_since": round(self._held_since, 3), "raised": error}
 
@@ -180,15 +183,10 @@ class Heart(threading.Thread):
 
 
 def main_thread() -> tuple[bool, str]:
-    """Return whether the main thread is in ``torch.distributed``, and the error that it handles, empty without one."""
+    """Return whether the main thread waits in a collective, and the error that it handles, empty without one."""
     main = threading.main_thread().ident
     frame = sys._current_frames().get(main or 0)
-    is_held = False
-    for _ in range(FRAMES_MOST):
-        if frame is None or is_held:
-            break
-        is_held = "/torch/distributed/" in frame.f_code.co_filename
-        frame = frame.f_back
+    is_held = frame is not None and _COLLECTIVES.search(frame.f_code.co_filename) is not None
     # Python 3.10 and newer. Before 3.12 the value is a tuple of type, error and traceback.
     handled: dict[int, Any] = getattr(sys, "_current_exceptions", dict)()
     current = handled.get(main or 0)

@@ -173,7 +173,7 @@ def exchange():
         raise ValueError(f"training cannot go on at step {step}") from error
 
 
-with dtrain.init(device="cpu", timeout_s=6 if kind == "missing" else 600) as ctx:
+with dtrain.init(device="cpu", timeout_s=12 if kind == "missing" else 600) as ctx:
     rank = ctx.distributed.get_rank()
     model = torch.nn.Linear(4, 1)
     model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
