@@ -1,4 +1,4 @@
-"""Ranks over DistributedDataParallel, of which the last one can be slow: by a CPU quota, another process, its loader.
+"""Ranks over DistributedDataParallel, of which the last one can be slow: by a CPU quota, other processes, its loader.
 
 Arguments: ``healthy``, ``quota``, ``busy`` or ``loader``; seconds; folder of a control group with a quota.
 """
@@ -62,6 +62,9 @@ def slow_down():
         os.sched_setaffinity(0, {cpu})
         for _ in range(2):
             subprocess.Popen([sys.executable, "-c", BUSY])
+        # On a busy machine the kernel moves other processes away from this CPU. Without a lower priority, the rank
+        # would get as much CPU time as the other one.
+        os.nice(10)
 
 
 torch.set_num_threads(1)

@@ -132,8 +132,9 @@ async def injected(
     assert outcome is not None
     assert outcome.failure is not None
     # A host that is at fault is left out, so the trial may have failed on the other one as well.
-    attempts = engine.hook.store.attempts.of_trial(ticket.trial_id)
-    exits = engine.hook.store.events.of_attempt(attempts[-1].attempt_id, kinds=("exit",))
+    store = engine.hook.store
+    attempts = [one.attempt_id for one in store.attempts.of_trial(ticket.trial_id)]
+    exits = next(filter(None, (store.events.of_attempt(one, kinds=("exit",)) for one in reversed(attempts))), [])
     assert exits, outcome.failure
     [host] = {event.host for event in exits if event.body["rank"] == variation.failing}
     line = outcome.failure.message.partition("\n")[0]
