@@ -56,14 +56,17 @@ LATER = [
 ]
 
 
-@pytest.mark.parametrize("collectives", [43, 42, 0])
-def test_a_cleanup_after_some_steps_is_named_and_not_the_ranks_that_wait(collectives: int) -> None:
-    gang = [replace(one, collectives=collectives) if one.raised else one for one in LATER]
+@pytest.mark.parametrize("changes", [{}, {"collectives": 42}, {"collectives": 0}, {"steps": 19}, {"steps": 21}])
+def test_a_cleanup_after_some_steps_is_named_and_not_the_ranks_that_wait(changes: dict[str, Any]) -> None:
+    gang = [replace(one, **changes) if one.raised else one for one in LATER]
     assert [(one.report.rank, one.why) for one in judge(gang).behind] == [(1, "raised")]
     in_backward = {"phase": "exchange", "what": "the gradient exchange", "held_s": 0.0}
     gang = [one if one.raised else replace(one, **in_backward) for one in gang]
     assert [(one.report.rank, one.why) for one in judge(gang).behind] == [(1, "raised")]
-    assert judge([replace(one, raised=ERROR) for one in gang]).behind == (), "an error of all ranks names none of them"
+
+
+def test_an_error_that_all_ranks_handle_names_none_of_them() -> None:
+    assert judge([replace(one, raised=ERROR) for one in LATER]).behind == ()
 
 
 def test_ranks_that_rest_in_different_collectives_of_the_program_are_not_behind_each_other() -> None:
