@@ -25,8 +25,10 @@ from testbed.cpu_quota import CpuQuota, controller_folder
 JOB = Path(__file__).resolve().parents[1] / "testbed" / "straggler_job" / "straggler_train.py"
 #: Part of a CPU that the slow rank gets.
 QUOTA = 0.05
-#: Seconds of a run from its first step, and ``profiling.straggler_after``; both with ``--quick``.
+#: Seconds of a healthy run from its first step, and ``profiling.straggler_after``; both with ``--quick``.
 RUN_S, AFTER_S, QUICK_S, QUICK_AFTER_S = 140.0, 60.0, 50.0, 20.0
+#: Most seconds of a run with a slow rank.
+SLOW_MOST_S = 120.0
 #: Reason of a run -> causes that are right. A starved process may show as one that waits for a CPU.
 CAUSES = {
     "quota": {SlowCause.CPU_QUOTA},
@@ -38,7 +40,7 @@ CAUSES = {
 async def run_once(
     world: World, kind: str, seconds: float, after_s: float = AFTER_S
 ) -> tuple[list[NamedStraggler], float | None]:
-    """Return the ranks that a run names, and the seconds from its first step to the first name.
+    """Return the ranks that a run names, and the seconds from its first step to the first name, which ends a slow run.
 
     :param kind: argument of the program
     :param after_s: time of the rule
@@ -49,7 +51,7 @@ async def run_once(
         document: dict[str, Any] = {"environment": variables, "hyperparameters": {"global_batch_size": 2}}
         document["profiling"] = {"straggler_after": after_s}
         ticket = world.submit(entrypoint, slots=2, **document)
-        _, task = await world.follow(ticket)
+        runtime, task = await world.follow(ticket)
         store = world.hook.store
         began = named_s = None
         while not task.done():
@@ -58,8 +60,10 @@ async def run_once(
                 began = time.monotonic()
             if began is not None and named_s is None and store.stragglers.current(ticket.attempt_id):
                 named_s = time.monotonic() - began
+                if kind != "healthy":
+                    runtime.kill()
         outcome = await task
-        if outcome is None or outcome.state != "completed":
+        if named_s is None and (outcome is None or outcome.state != "completed"):
             raise RuntimeError(f"A run of '{kind}' ended as {outcome}.")
         return store.stragglers.of_trial(ticket.trial_id), named_s
 
@@ -74,8 +78,9 @@ def measure(run: Run) -> None:
         try:
             for number in range(run.rounds):
                 for kind in ("healthy", list(CAUSES)[number % len(CAUSES)]):
-                    times = run.size(RUN_S, QUICK_S), run.size(AFTER_S, QUICK_AFTER_S)
-                    judge(run, kind, *asyncio.run(run_once(world, kind, *times)))
+                    seconds = run.size(RUN_S, QUICK_S) if kind == "healthy" else SLOW_MOST_S
+                    after_s = run.size(AFTER_S, QUICK_AFTER_S)
+                    judge(run, kind, *asyncio.run(run_once(world, kind, seconds, after_s)))
         finally:
             world.hook.links.close_all()
 

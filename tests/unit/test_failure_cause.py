@@ -205,6 +205,39 @@ def test_a_rank_that_ended_well_after_the_failure_or_on_request_is_not_the_cause
     assert (found.kind, found.leaving.rank) == (kind, int(kind == CauseKind.EARLY_END))
 
 
+GLOO_MISMATCH = f"""terminate called after throwing an instance of 'gloo::EnforceNotMet'
+  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. \
+8 vs 4. Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?
+Fatal Python error: Aborted
+
+Thread 0x00007f2f76ffd6c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+
+Thread 0x00007f2f9caa3b80 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "{WORK}/train.py", line 169 in exchange
+  File "{WORK}/train.py", line 183 in <module>
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "received"),
+    [
+        (GLOO_MISMATCH, "8 bytes where it expected 4, at train.py:169 in exchange"),
+        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running", "data of another one"),
+    ],
+)
+def test_a_crash_of_gloo_by_data_of_another_collective_blames_no_rank(log: str, received: str) -> None:
+    other = left(1, f"RuntimeError: {RESET}", at=9.0, place=RankPlace(phase="exchange", what="the gradient exchange"))
+    error = cause(GangEnd(exits=[killed(0, 6, "SIGABRT", log=log), other]))
+    assert isinstance(error, RankHangsError)
+    assert str(error).startswith(
+        f"The ranks call collectives in different orders: rank 0 on host 'h0' received {received}; rank 1 was in the "
+        "gradient exchange. Let all ranks do the same steps"
+    )
+    assert (error.rank, error.host, error.cause_kind) == (0, "h0", "mismatch")
+
+
 WAITED = (
     "airflow_provider_dtrain.train.errors.LostRankError: Rank 0 waited for the other ranks in the gradient exchange, "
     f"after 3 steps, until its time-out ({LATE})"

@@ -27,6 +27,7 @@ from airflow_provider_dtrain.core.lifecycle.rank_exits import (
 )
 from airflow_provider_dtrain.core.lifecycle.rank_text import clock, ranks_text
 from airflow_provider_dtrain.core.lifecycle.stack_text import (
+    MOST_PLACES,
     frames_of_crash,
     frames_of_traceback,
     place_text,
@@ -38,6 +39,11 @@ SEEN_LATE_S = 2.0
 #: Activity and time limit of a rank that has waited, in its error.
 _WAITED_IN = re.compile(r"waited for the other ranks in ([^,(]{1,60})")
 _LIMIT = re.compile(r"Timed out waiting (\d{1,9})ms")
+# Data of another collective arrived: in gloo, which ends the process, and with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+_MISMATCHED = re.compile(
+    r"(?P<got>\d{1,19}) vs (?P<expected>\d{1,19})\. Received data size doesn't match expected size"
+    r"|Detected mismatch between collectives on ranks"
+)
 
 
 class CauseKind(StrEnum):
@@ -73,6 +79,7 @@ class CauseKind(StrEnum):
     NOT_STARTED = "not_started", "Check the entrypoint and the limits of processes on that host."
     RENDEZVOUS = "rendezvous", "Check the network between the hosts: airflow dtrain hosts probe."
     CONNECTION = "connection", "Check the network between the hosts, and the kernel logs of both sides."
+    MISMATCH = "mismatch", "Let all ranks do the same steps, and call the same collectives in the same order."
     MISSING = "missing", "Show its stacks during such a wait: airflow dtrain trials stack."
 
 
@@ -160,11 +167,15 @@ def cause_of(exits: Iterable[RankExit]) -> Cause | None:
         return None
     if remoteness(found) == Remoteness.AFTERMATH:
         return _of_consequences(found, known)
-    return Cause(kind=kind_of(found), leaving=found, fact=_fact(found, known))
+    kind = kind_of(found)
+    fact = _mismatch_fact(found, known) if kind == CauseKind.MISMATCH else _fact(found, known)
+    return Cause(kind=kind, leaving=found, fact=fact)
 
 
 def kind_of(leaving: RankExit) -> CauseKind:
     """Return the kind of failure of a rank that failed by itself."""
+    if _MISMATCHED.search(leaving.text):
+        return CauseKind.MISMATCH
     if _was_out_of_memory(leaving):
         return CauseKind.OUT_OF_MEMORY
     if (fault := device_fault(leaving)) is not None:
@@ -224,6 +235,24 @@ def _fact(leaving: RankExit, exits: Sequence[RankExit]) -> str:
     if len(alike) > 1:
         parts.append(f"as {_ranks_text(alike, but=leaving)}")
     return ", ".join(filter(None, parts))
+
+
+def _mismatch_fact(leaving: RankExit, exits: Sequence[RankExit]) -> str:
+    """Return the cause of a gang whose ranks met in different collectives. None of them is at fault by itself."""
+    met = _MISMATCHED.search(leaving.text)
+    sizes = f" {met['got']} bytes where it expected {met['expected']}" if met and met["got"] else " data of another one"
+    is_raised = "Traceback (most recent call last)" in leaving.text
+    at = place_text(frames_of_traceback(leaving.text)) if is_raised else waiting_frame(leaving.text)
+    ranks = [f"rank {leaving.rank} on host '{leaving.host}' received{sizes}{f', at {at}' if at else ''}"]
+    ranks += [f"rank {one.rank} was in {place}" for one in exits if one is not leaving and (place := _place_of(one))]
+    return f"The ranks call collectives in different orders: {'; '.join(ranks[:MOST_PLACES])}"
+
+
+def _place_of(leaving: RankExit) -> str:
+    """Return where a rank was when it lost the other ranks, empty if it is not known."""
+    if waited := _WAITED_IN.search(leaving.message):
+        return waited[1]
+    return leaving.place.what if leaving.place is not None and leaving.place.phase != "ended" else ""
 
 
 def _memory_text(leaving: RankExit) -> str:

@@ -252,7 +252,8 @@ def _after_error(reports: Sequence[RankReport]) -> list[Behind]:
 
 def _stands_in_collective(report: RankReport, least_s: float) -> bool:
     """Return whether a rank has been in one collective for so many seconds."""
-    return report.held_s >= least_s or (report.is_watched and report.phase == "exchange" and report.still_s >= least_s)
+    is_in_exchange = report.phase == "exchange" and report.silent_s is not None
+    return report.held_s >= least_s or (is_in_exchange and report.still_s >= least_s)
 
 
 def _together(reports: Sequence[RankReport], longest_s: float) -> list[Behind]:
@@ -266,7 +267,7 @@ def _together(reports: Sequence[RankReport], longest_s: float) -> list[Behind]:
     rests = all(one.idle_s >= STILL_S for one in reports)
     if not all(one.started for one in reports):
         stands = all(one.phase != "wait" and _stands_in_collective(one, limit_s) for one in reports)
-        return [Behind(report=one, why="together", for_s=one.held_s) for one in reports] if rests and stands else []
+        return [Behind(report=one, why="together", for_s=one.still_s) for one in reports] if rests and stands else []
     stands = all(one.is_watched and one.phase != "data" and one.still_s >= limit_s for one in reports)
     if not stands or not rests or not any(one.phase == "exchange" for one in reports):
         return []

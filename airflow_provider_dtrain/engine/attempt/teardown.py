@@ -250,6 +250,9 @@ def _exit_error(found: Cause) -> DtrainError:
         message = f"Rank {leaving.rank} on host '{leaving.host}' {found.fact}. {found.kind.advice}"
         stack = f"\n{leaving.stack}" if leaving.stack else ""
         return RankHangsError(f"{message}{stack}", rank=leaving.rank, host=leaving.host, cause_kind=found.kind.value)
+    if found.kind == CauseKind.MISMATCH:
+        message = f"{found.fact}. {found.kind.advice}\n{leaving.text}".rstrip()
+        return RankHangsError(message, rank=leaving.rank, host=leaving.host, cause_kind=found.kind.value)
     text = str(error.get("traceback") or error.get("message") or leaving.log_tail or "It wrote nothing.")
     refused = _REFUSED.search(text) is not None
     failed = (TrainingRefusedError if refused else RankFailedError)(
