@@ -423,6 +423,9 @@ class CoreContext(MediaReports):
         if isinstance(error, InvalidHP):
             self._writer.write("invalid_hp", {"reason": str(error)}, sync=True)
         named = error_of(error) or lost_ranks.error_of(error, self.rank)
+        if named is not None:
+            # The record has the errors before it, as the traceback at the end of the program.
+            named.__cause__ = error
         if isinstance(error, Exception):
             failure.record(named or error)
         with without_worker_errors():

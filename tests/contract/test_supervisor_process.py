@@ -108,6 +108,29 @@ def test_the_first_failing_rank_stops_the_others_and_is_named(host: Host) -> Non
         assert (exits[rank]["exit_code"], exits[rank]["sent_signal"]) == (-signal.SIGTERM, True)
 
 
+def test_a_rank_that_has_written_its_error_before_a_signal_has_failed_by_itself(host: Host) -> None:
+    channel = host.channel()
+    script = """if True:
+        import json, os, time
+        if os.environ["RANK"] == "0":
+            with open(os.environ["TORCHELASTIC_ERROR_FILE"] + ".new", "w") as file:
+                json.dump({"message": "KeyError: 'label'"}, file)
+            os.rename(file.name, os.environ["TORCHELASTIC_ERROR_FILE"])
+            open("../written", "w").close()
+        while os.environ["RANK"] == "1" and not os.path.exists("../written"):
+            time.sleep(0.01)
+        if os.environ["RANK"] == "1":
+            raise ConnectionError("Connection closed by peer")
+        time.sleep(1000)
+    """
+    start(channel, make_plan("t1.1.7", "python", "-c", script, ranks=3))
+    channel.wait_event("t1.1.7", "ended")
+    exits = {event["rank"]: event for event in channel.events("t1.1.7") if event["kind"] == "exit"}
+    assert [exits[rank]["exit_code"] for rank in range(3)] == [-signal.SIGTERM, 1, -signal.SIGTERM]
+    assert [exits[rank]["sent_signal"] for rank in range(3)] == [False, False, True]
+    assert exits[0]["error"]["message"] == "KeyError: 'label'"
+
+
 def test_a_program_that_does_not_exist_is_named(host: Host) -> None:
     channel = host.channel()
     start(channel, make_plan("t1.1.7", "no-such-program"))

@@ -60,7 +60,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "missing": ("missing", r"never entered .*collective number \d+.*it was at causes.py:\d+ in fail"),
     "stopped": ("stopped", r"stopped by a signal"),
     "order": ("mismatch", r"different orders"),
-    "kernel_kill": ("out_of_memory", r"the kernel was out of memory.*the rank had used 0\.\d GiB"),
+    "kernel_kill": ("out_of_memory", r"the kernel was out of memory.*the rank had used \d+\.\d [MG]iB"),
     "kernel_kill_of_worker": ("out_of_memory", r"loader worker"),
     "wrapped": ("exception", r"KeyError: 'label'"),
     "cleanup": ("exception", r"after KeyError: 'label'"),

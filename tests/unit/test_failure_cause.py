@@ -177,6 +177,16 @@ def test_a_failed_download_is_the_cause_if_the_other_ranks_only_lost_that_rank()
     assert (found.leaving.rank, found.kind) == (1, "exception")
 
 
+def test_a_rank_that_recorded_its_error_and_was_ended_in_its_cleanup_is_the_cause() -> None:
+    waited = "LostRankError: Rank 0 waited for the other ranks in its training loop, after 3 steps, until its time-out"
+    chain = f"{trace('KeyError: a')}{DURING}{trace(f'RuntimeError: {LATE}')}{BECAUSE}{waited} ({LATE})"
+    record = {"message": f"{waited} ({LATE})", "traceback": chain}
+    found = cause_of([left(0, code=-15, at=11.0, error=record), left(1, f"RuntimeError: {CLOSED}")])
+    assert found is not None
+    assert (found.kind, found.leaving.rank) == (CauseKind.EXCEPTION, 0)
+    assert "after KeyError: a" in found.fact
+
+
 def test_a_rank_that_ended_early_without_an_error_is_the_cause() -> None:
     exits = [left(0, f"RuntimeError: {CLOSED}"), left(1, code=0, at=9.0), left(2, f"RuntimeError: {RESET}")]
     error = cause(GangEnd(exits=exits))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_provider_dtrain.core.lifecycle.rank_exits import RankExit, first_failure
+from airflow_provider_dtrain.train.core_context import CoreContext
+from airflow_provider_dtrain.train.errors import LostRankError
 from airflow_provider_dtrain.train.process import heartbeat
 from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, CHECKPOINT, HERE, MESSAGE
 from airflow_provider_dtrain.train.process.lost_ranks import error_of
+from airflow_provider_dtrain.train.reports import failure
 
 PAIR = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
 TIMED_OUT = f"{PAIR}unbound_buffer.cc:78] Timed out waiting 20000ms for recv operation to complete"
@@ -70,3 +75,22 @@ def test_a_rank_that_was_left_is_never_the_cause_of_a_failure(text):
         RankExit(rank=1, exit_code=1, host="h", at=2.0, error={"message": "ValueError: of the program"}),
     ]
     assert first_failure(exits).rank == 1
+
+
+def test_the_record_has_the_error_before_a_lost_rank_when_the_connections_are_closed(tmp_path, monkeypatch):
+    path = tmp_path / "error.json"
+    monkeypatch.setitem(failure._state, "path", path)
+    monkeypatch.setitem(failure._state, "failed", False)
+    monkeypatch.setattr(failure, "_latest", [0, ""])
+    records = []
+    context = SimpleNamespace(rank=0, abandon=lambda: records.append(json.loads(path.read_text())))
+    try:
+        try:
+            {}["label"]
+        finally:
+            raise RuntimeError(TIMED_OUT)
+    except RuntimeError as error:
+        with pytest.raises(LostRankError):
+            CoreContext.__exit__(context, type(error), error, None)
+    assert records[0]["message"].startswith("LostRankError: Rank 0 waited")
+    assert "KeyError: 'label'" in records[0]["traceback"]

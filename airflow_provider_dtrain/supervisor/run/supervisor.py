@@ -534,8 +534,7 @@ class Supervisor:
             self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
-        for rank in self.ranks:
-            rank.signalled = rank.signalled or rank.running
+        self._mark_signalled()
         if self.container is not None:
             procs = self.container.processes()
         else:
@@ -543,10 +542,17 @@ class Supervisor:
         for proc in procs:
             send_signal(proc, number)
 
+    def _mark_signalled(self) -> None:
+        """Record which ranks end because of a signal. One that has written its error before has failed by itself.
+
+        It may close its connections long before its process ends, so that other ranks end before it.
+        """
+        for rank in self.ranks:
+            rank.signalled = rank.signalled or (rank.running and not has_error(rank.folder))
+
     def _begin_kill(self) -> None:
         self.prepared.leave_cgroup()
-        for rank in self.ranks:
-            rank.signalled = rank.signalled or rank.running
+        self._mark_signalled()
         self.prepare_deadline = self.timeout_deadline = self.request_deadline = float("inf")
         self.grace_deadline = self.orphan_deadline = float("inf")
         self.killing_since = time.monotonic()
