@@ -36,7 +36,7 @@ def drop(args: Namespace) -> int:
         note(f"{hook.store_url} is no store, or there is none. Nothing was removed.")
         return FAILURE
     show(args, [{"removed": name} for name in removed])
-    note("Checkpoints, and files on hosts, stay: see 'How do I remove it again' in the documentation.")
+    note("Checkpoints, and files on hosts, stay: see 'Upgrade and uninstall' in the documentation.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``airflow dtrain hosts``: commands that reach hosts, except ``add``, and variables of ranks."""
+"""``airflow dtrain hosts``: commands that reach hosts, except ``add`` and ``remove``, and variables of ranks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
-from airflow_provider_dtrain.engine.upkeep.host_actions import ended_by_removal, refuse_node, remove_host
+from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
 from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.terminal import cluster
 from airflow_provider_dtrain.terminal.hosts import show_check
-from airflow_provider_dtrain.terminal.output import (
-    FAILURE,
-    confirm,
-    note,
-    placement_text,
-    show_one,
-    user,
-)
+from airflow_provider_dtrain.terminal.output import FAILURE, note, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -89,26 +82,6 @@ def set_host(args: Namespace) -> None:
         store.hosts.set_variables(args.host, changes, by=user())
         note("Ranks get the change from the next launch on.")
     show_one(args, {"host": args.host, "env": dict(store.hosts.get(args.host).variables or {})})
-
-
-@command
-def remove(args: Namespace) -> None:
-    """Remove a host. With --force also if trials run there."""
-    hook = _hook()
-    record = hook.store.hosts.get(args.host)
-    running = ended_by_removal(hook.store, args.host, force=args.force)
-    for view in running:
-        of = f"trial {view.trial_id} of '{view.experiment}' ({view.key.dag_id}.{view.key.task_id})"
-        note(f"Host '{args.host}': removing it kills {of} on {placement_text(view.placement)}")
-    if args.dry_run:
-        note("Nothing was removed: --dry-run.")
-        return
-    if not confirm(f"Remove host '{args.host}' with {len(record.slots)} slots?", yes=args.yes):
-        note("Nothing was changed.")
-        return
-    remove_host(hook, record, running, user(), note)
-    ended = [{"trial": view.trial_id, "experiment": view.experiment, "run": view.run} for view in running]
-    show_one(args, {"removed": args.host, "ended": ended})
 
 
 def _hook() -> DtrainHook:

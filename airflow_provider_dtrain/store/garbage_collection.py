@@ -241,6 +241,11 @@ class Retention:
         kept = set() if with_checkpoints else _with_only_copies(conn, free)
         return [run for run in free if run not in kept], sorted(kept)
 
+    @reads
+    def only_copies(self, conn: Connection, runs: Iterable[str]) -> set[str]:
+        """Return those of the runs whose folder holds a checkpoint without a copy."""
+        return _with_only_copies(conn, sorted(set(runs)))
+
     @writes
     def runs_collected(self, conn: Connection, host: str, runs: Sequence[str]) -> None:
         """Record that the folders of runs on a host were removed, with the checkpoints in them."""

@@ -41,7 +41,7 @@ def _hosts() -> Group:
             ),
             a.controls("host", "enable", "Enable a host, or one of its slots", a.HOST, _SLOT),
             a.controls("host", "disable", "Drain a host and kill its trials, or disable a slot", a.HOST, _SLOT, a.YES),
-            _command("hosts", "remove", "Remove a host", a.HOST, _FORCE, _DRY_RUN, a.YES),
+            _command("hosts_remove", "remove", "Remove a host", a.HOST, _FORCE, _PURGE, _DRY_RUN, a.YES),
         ),
     )
 
@@ -162,6 +162,12 @@ _KILL_AT_DEADLINE = Arg(
 )
 _FORCE = Arg(
     ("--force",), help="Remove the host even if trials run there; lists the trials that it ends", action="store_true"
+)
+_PURGE = Arg(
+    ("--purge",),
+    help="Also remove the files of this provider there: supervisor, environments, caches, runs with\n"
+    "their checkpoints; shows them first",
+    action="store_true",
 )
 
 

@@ -264,3 +264,25 @@ def test_a_host_that_nobody_uses_is_removed(world: World, registered: tuple[Name
     assert world("hosts", "remove", "gpu-02", "-y", "--dry-run").code == 0
     assert world.rows("hosts", "remove", "gpu-02", "-y") == {"removed": "gpu-02", "ended": []}
     assert [row["name"] for row in world.rows("hosts", "list")] == ["gpu-01"]
+
+
+@pytest.mark.nightly
+def test_files_of_a_host_that_does_not_answer_stay_and_so_does_the_host(
+    world: World, registered: tuple[NamespaceHost, NamespaceHost]
+) -> None:
+    home = registered[1].home / ".dtrain"
+    before = sorted(home.rglob("*"))
+    registered[1].partition()
+    try:
+        done = world("hosts", "remove", "gpu-02", "--purge", "-y")
+    finally:
+        registered[1].heal()
+    assert done.code == 1
+    assert "Nothing was removed from host 'gpu-02', and it stays registered: " in done.err
+    assert "airflow dtrain hosts remove gpu-02" in done.err
+    assert sorted(home.rglob("*")) == before
+    assert "gpu-02" in [row["name"] for row in world.rows("hosts", "list")]
+    removed = world.rows("hosts", "remove", "gpu-02", "--purge", "-y")
+    assert (removed["removed"], removed["bytes"] > 100_000) == ("gpu-02", True)
+    assert not home.exists()
+    assert "gpu-02" not in [row["name"] for row in world.rows("hosts", "list")]

@@ -141,6 +141,8 @@ _ENVIRONMENT = Record("_ENVIRONMENT", {
     "bytes": Count, "used_at": Span, "package_count": Count, "packages": Maybe[Items[Text]], "python": Maybe[Text],
     "interpreter": Maybe[Text], "lock": Maybe[Digest], "built_at": Maybe[Span], "built_s": Maybe[Span],
 })  # fmt: skip
+_PURGED = Record("_PURGED", {"count": Count, "bytes": Count})
+_LEFT = Record("_LEFT", {"path": Text, "reason": Text})
 #: Of an interpreter, and the CUDA for which its PyTorch was built.
 Packages = Annotated[dict[Name, Name | None], Meta(max_length=PACKAGES_MOST)]
 _IMAGE = Record("_IMAGE", {
@@ -196,6 +198,10 @@ _ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
     "read": {"size": Count, "offset": Count, "bytes": Count},
     "telemetry": {"parts": Items[_PART], "bytes": Count},
     "collect": {"sizes": Maybe[Entries[Count]], "archives": Maybe[Entries[Count]]},
+    "purge": {
+        "parts": Entries[_PURGED], "runs": Items[Text], "left": Items[_LEFT], "busy": Items[Text], "is_complete": bool,
+        "remote_dir": Text, "state_dir": Text, "network": Text | None,
+    },
     "stacks": {"ranks": Items[_STACK]},
     "profile": {"ranks": Items[_RECORDING]},
     "exec": {"exit_code": ExitCode | None, "timed_out": bool, "output": Output, "size_bytes": Count, "killed": Count},

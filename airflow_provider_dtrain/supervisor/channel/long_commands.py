@@ -22,6 +22,7 @@ from ..run.lost_folder import Launched
 from ..run.stacks import stacks_request
 from ..run.status import status
 from .log_search import run_match
+from .purge import purge_request
 from .run_commands import folder_of
 
 
@@ -113,6 +114,7 @@ COMMANDS: dict[str, Callable[[Layout, Fields], Callable[[], Json]]] = {
     "fence": fence_run,
     "remove_checkpoints": remove_from_storage,
     "collect": collect_garbage,
+    "purge": purge_request,
     "match": match_logs,
     "stacks": rank_stacks,
     "environment": environment_request,
