@@ -1,8 +1,9 @@
 """Builds a release: `scripts/release [--version VERSION] [--to FOLDER]`. It publishes nothing.
 
 The folder has the wheel and the source distribution of the provider, the wheel of the client, SHA256SUMS, a bill of
-materials (CycloneDX) of the tested dependencies, and the notes of the version from CHANGELOG.md. Two builds of one
-commit have equal bytes: times in archives are those of the commit.
+materials (CycloneDX) of the tested dependencies, and the notes of the version from CHANGELOG.md. All of it is made from
+the files of the commit, not from those of the working folder. Two builds of one commit have equal bytes, in whatever
+folder, time zone and umask: times in archives are those of the commit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,17 +36,20 @@ def version() -> str:
     return str(re.findall(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)[0])
 
 
-def notes(of: str) -> str:
+def notes(of: str, *, needs_date: bool = True) -> str:
     """Return the section of a version in the changelog. A candidate has that of its final version.
 
-    :raises ReleaseError: there is none, or it is empty
+    :param needs_date: that of a final version must have its date
+    :raises ReleaseError: there is none, it is empty, or the date is missing
     """
     final = re.sub(r"(a|b|rc)\d+$", "", of)
     text = (ROOT / "CHANGELOG.md").read_text()
-    found = re.search(rf"^## \[{re.escape(final)}\].*?\n(.*?)(?=^## \[|\Z)", text, re.MULTILINE | re.DOTALL)
-    if found is None or not found[1].strip():
+    found = re.search(rf"^## \[{re.escape(final)}\](.*?)\n(.*?)(?=^## \[|\Z)", text, re.MULTILINE | re.DOTALL)
+    if found is None or not found[2].strip():
         raise ReleaseError(f"CHANGELOG.md has no section with text for version {final}.")
-    return f"# airflow-provider-dtrain {of}\n\n{found[1].strip()}\n"
+    if needs_date and of == final and re.fullmatch(r" - \d{4}-\d\d-\d\d", found[1].rstrip()) is None:
+        raise ReleaseError(f"CHANGELOG.md must have the date of version {final}: ## [{final}] - 2026-12-31")
+    return f"# airflow-provider-dtrain {of}\n\n{found[2].strip()}\n"
 
 
 def bill_of_materials(of: str) -> dict[str, Any]:
@@ -70,15 +75,35 @@ def bill_of_materials(of: str) -> dict[str, Any]:
     }
 
 
-def build(folder: Path, epoch: str) -> None:
-    """Build the distributions into a folder."""
-    env = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
-    for place, targets in ((ROOT, ("sdist", "wheel")), (ROOT / "client", ("wheel",))):
+def build(source: Path, folder: Path, epoch: str, *, time_zone: str, umask: int) -> None:
+    """Build the distributions from a folder of sources into another folder."""
+    env = {**os.environ, "SOURCE_DATE_EPOCH": epoch, "TZ": time_zone}
+    for place, targets in ((source, ("sdist", "wheel")), (source / "client", ("wheel",))):
         for target in targets:
             command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
-            done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=False, umask=umask)
             if done.returncode:
                 raise ReleaseError(f"The {target} of {place.name} could not be built:\n{done.stdout}{done.stderr}")
+
+
+def sources(folder: Path, *, allow_changes: bool) -> Path:
+    """Return a folder with the files of the commit, or of the working folder if that may have changes.
+
+    Files that git ignores, such as caches, are not in it.
+    """
+    if allow_changes:
+        names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+        for name in filter(None, names):
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, folder / name)
+        return folder
+    archive = folder / "commit.tar"
+    git("archive", "--format=tar", "-o", str(archive), "HEAD")
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+    archive.unlink()
+    return folder
 
 
 def git(*arguments: str) -> str:
@@ -92,7 +117,7 @@ def git(*arguments: str) -> str:
 def release(to: Path, wanted: str | None, *, allow_changes: bool) -> list[Path]:
     """Build everything into an empty folder, and return its files.
 
-    :raises ReleaseError: the tree has changes, the version is another one, or two builds differ
+    :raises ReleaseError: the tree has changes, the version is another one or has a tag, or two builds differ
     """
     found = version()
     if wanted and wanted != found:
@@ -101,19 +126,26 @@ def release(to: Path, wanted: str | None, *, allow_changes: bool) -> list[Path]:
         )
     if not allow_changes and git("status", "--porcelain"):
         raise ReleaseError("The working tree has changes. Commit them: a release is that of a commit.")
-    if to.exists() and any(to.iterdir()):
-        raise ReleaseError(f"{to} is not empty.")
-    text, epoch = notes(found), git("log", "-1", "--format=%ct")
-    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        build(Path(first), epoch)
-        build(Path(second), epoch)
-        names = sorted(path.name for path in Path(first).iterdir())
-        _, different, missing = filecmp.cmpfiles(first, second, names, shallow=False)
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ReleaseError(f"{to} must be an empty folder, or absent. Move it away.")
+    if (tagged := git("tag", "--list", f"v{found}")) and git("rev-list", "-n1", tagged) != git("rev-parse", "HEAD"):
+        raise ReleaseError(
+            f"Version {found} was released: tag {tagged} is on another commit. Change the version in "
+            "airflow_provider_dtrain/__init__.py."
+        )
+    text, epoch = notes(found, needs_date=not allow_changes), git("log", "-1", "--format=%ct")
+    with tempfile.TemporaryDirectory() as name:
+        built = [Path(name, "first"), Path(name, "second")]
+        for folder, time_zone, umask in zip(built, ("UTC", "Asia/Tokyo"), (0o022, 0o077), strict=True):
+            source = sources(Path(tempfile.mkdtemp(dir=name)), allow_changes=allow_changes)
+            build(source, folder, epoch, time_zone=time_zone, umask=umask)
+        names = sorted(path.name for path in built[0].iterdir())
+        _, different, missing = filecmp.cmpfiles(*built, names, shallow=False)
         if different or missing:
             raise ReleaseError(f"Two builds differ: {', '.join(different + missing)}")
         to.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            shutil.copy(Path(first, name), to / name)
+        for one in names:
+            shutil.copy(built[0] / one, to / one)
     (to / "sbom.cdx.json").write_text(json.dumps(bill_of_materials(found), indent=1) + "\n")
     (to / "NOTES.md").write_text(text)
     files = sorted(to.iterdir())
@@ -127,7 +159,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/release", description="Builds a release. It publishes nothing.")
     parser.add_argument("--version", help="fail if the package has another version")
     parser.add_argument("--to", type=Path, default=ROOT / "dist", help="empty folder for the files (default: dist)")
-    parser.add_argument("--allow-changes", action="store_true", help="build although the working tree has changes")
+    parser.add_argument(
+        "--allow-changes", action="store_true", help="rehearse: build although the tree has changes, and without a date"
+    )
     args = parser.parse_args()
     try:
         files = release(args.to, args.version, allow_changes=args.allow_changes)

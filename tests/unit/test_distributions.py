@@ -1,20 +1,20 @@
-"""The provider's wheel and source distribution, the client's wheel, and the release that has them."""
+"""The provider's wheel and source distribution, and the client's wheel."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import runpy
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 WWW = "airflow_provider_dtrain/www"
@@ -35,6 +35,46 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, capture_output=True
     )
     return folder
+
+
+@pytest.fixture(scope="module")
+def client_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("client")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT / "client", check=True, capture_output=True)
+    (wheel,) = folder.glob("dtrain_client-*.whl")
+    return wheel
+
+
+def content(wheel: Path) -> dict[str, bytes]:
+    """Return name -> bytes of the files of a wheel, without its metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        return {name: archive.read(name) for name in names}
+
+
+def test_the_wheel_has_every_file_of_the_package_and_no_other(built: Path) -> None:
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "airflow_provider_dtrain"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    expected = {name: (ROOT / name).read_bytes() for name in listed if name and (ROOT / name).exists()}
+    (wheel,) = built.glob("*.whl")
+    assert content(wheel) == expected
+    assert {f"{WWW}/main.js", "airflow_provider_dtrain/py.typed"} <= expected.keys()
+    with zipfile.ZipFile(wheel) as archive:
+        (license_text,) = (archive.read(name) for name in archive.namelist() if name.endswith("licenses/LICENSE"))
+    assert license_text == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_client_overwrites_no_file_of_the_provider_and_has_the_same_modules(
+    built: Path, client_wheel: Path
+) -> None:
+    (wheel,) = built.glob("*.whl")
+    provider, client = content(wheel), content(client_wheel)
+    assert provider.keys() & client.keys() == set()
+    assert client.pop("dtrain_client.pth") == b"dtrain_client\n"
+    assert client.pop("dtrain_client/airflow_provider_dtrain/LICENSE")
+    own = {name.removeprefix("dtrain_client/"): data for name, data in client.items()}
+    assert own.items() <= provider.items()
 
 
 def test_an_installed_wheel_registers_the_pages(built: Path, tmp_path: Path) -> None:
@@ -60,18 +100,11 @@ def test_the_source_distribution_has_pages_and_their_sources(built: Path) -> Non
     assert [name for name in names if "node_modules" in name] == []
 
 
-def test_the_client_alone_needs_nothing_but_python(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=ROOT / "client",
-        check=True,
-        capture_output=True,
-    )
-    (wheel,) = tmp_path.glob("dtrain_client-*.whl")
+def test_the_client_alone_needs_nothing_but_python(client_wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(client_wheel) as archive:
         archive.extractall(packages)
         (metadata,) = (name for name in archive.namelist() if name.endswith("METADATA"))
         text = archive.read(metadata).decode()
@@ -91,26 +124,17 @@ def test_the_client_alone_needs_nothing_but_python(tmp_path: Path) -> None:
     assert "trials" in run("-c", script, "--help")
 
 
-@pytest.mark.nightly
-def test_a_release_is_whole_and_the_same_when_it_is_built_again(tmp_path: Path) -> None:
-    tool = runpy.run_path(str(ROOT / "scripts" / "tools" / "release.py"))
-    files = tool["release"](tmp_path / "dist", None, allow_changes=True)
-    version = tool["version"]()
-    assert [path.name for path in files] == [
-        "NOTES.md",
-        "SHA256SUMS",
-        f"airflow_provider_dtrain-{version}-py3-none-any.whl",
-        f"airflow_provider_dtrain-{version}.tar.gz",
-        f"dtrain_client-{version}-py3-none-any.whl",
-        "sbom.cdx.json",
-    ]
-    sums = dict(line.split("  ")[::-1] for line in (tmp_path / "dist" / "SHA256SUMS").read_text().splitlines())
-    shown = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.name != "SHA256SUMS"}
-    assert sums == shown
-    materials = json.loads((tmp_path / "dist" / "sbom.cdx.json").read_text())
-    assert {"apache-airflow", "paramiko"} <= {one["name"] for one in materials["components"]}
-    with pytest.raises(tool["ReleaseError"], match="is not empty"):
-        tool["release"](tmp_path / "dist", None, allow_changes=True)
-    with pytest.raises(tool["ReleaseError"], match="has no section"):
-        tool["notes"]("99.0")
-    assert tool["notes"](f"{version}rc1").startswith(f"# airflow-provider-dtrain {version}rc1\n")
+def test_supported_versions_are_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "tools"))
+    supported = runpy.run_path(str(ROOT / "scripts" / "tools" / "installed.py"))["SUPPORTED"]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "distributions.yml").read_text())
+    matrix = workflow["jobs"]["install"]["strategy"]["matrix"]["include"]
+    assert [(one["python"], one["airflow"]) for one in matrix] == list(supported)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pythons = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert pythons == [python for python, _ in supported]
+    assert project["requires-python"] == f">={pythons[0]}"
+    oldest = ".".join(supported[0][1].split(".")[:2])
+    assert f"apache-airflow>={oldest}" in project["dependencies"]
+    newest = f"apache-airflow=={supported[-1][1]}"
+    assert newest in (ROOT / "scripts" / "constraints.txt").read_text().splitlines()
