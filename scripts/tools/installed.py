@@ -307,7 +307,7 @@ def check_client(on: Installation, client: Path) -> None:
 
 
 def check_all(folder: Path, dist: Path, airflow: str, base: str) -> None:
-    """Install, and check all; print the seconds of each part.
+    """Install and check everything, and print the seconds of each part.
 
     :raises CheckError: something is missing
     """

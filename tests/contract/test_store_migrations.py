@@ -22,20 +22,9 @@ from airflow_provider_dtrain.store.database.connections import make_engine, pars
 from airflow_provider_dtrain.store.database.tables import metadata
 from airflow_provider_dtrain.store.store import Store, migrate
 from testbed.stores import host
+from tests.support.next_schema import add_migration
 
 pytestmark = pytest.mark.each_change
-
-#: A migration that rebuilds on SQLite a table to which slots refer.
-NEXT = """
-import sqlalchemy as sa
-from alembic import op
-revision = "0002"
-down_revision = {0!r}
-def upgrade():
-    with op.batch_alter_table("hosts", recreate="auto") as table:
-        table.add_column(sa.Column("colour", sa.Text, nullable=False, server_default="red"))
-        table.alter_column("address", existing_type=sa.Text, nullable=False, server_default="")
-"""
 
 
 @pytest.fixture
@@ -53,7 +42,7 @@ def next_version(url, tmp_path, monkeypatch):
     store.close()
     folder = tmp_path / "migrations"
     shutil.copytree(schema.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "versions" / "0002_next.py").write_text(NEXT.format(schema.HEAD))
+    add_migration(folder, schema.HEAD)
     monkeypatch.setattr(schema, "MIGRATIONS", folder)
     monkeypatch.setattr(schema, "HEAD", "0002")
 

@@ -1,4 +1,4 @@
-"""``scripts/release`` in a clone: its refusals, its files; and its distributions in empty environments."""
+"""``scripts/release`` in a clone, and its distributions in empty environments."""
 
 from __future__ import annotations
 
