@@ -49,6 +49,36 @@ MUTANTS: tuple[Mutant, ...] = (
         new=")",
         test="tests/contract/test_store_deletions.py::test_no_trial_of_a_deleted_experiment_starts[sqlite]",
     ),
+    # -- removal of what the provider has put on a host
+    Mutant(
+        name="a purge follows a folder that is a link",
+        path=f"{SUPERVISOR}/channel/purge.py",
+        old="if stat.S_ISLNK(os.lstat(path).st_mode):",
+        new="if False:",
+        test="tests/contract/test_supervisor_purge.py::test_links_are_never_followed[environments]",
+    ),
+    Mutant(
+        name="a purge removes files of a user",
+        path=f"{SUPERVISOR}/channel/purge.py",
+        old="if pattern.fullmatch(one)]",
+        new="if one]",
+        test="tests/contract/test_supervisor_purge.py::test_files_of_a_user_stay_wherever_they_are",
+    ),
+    Mutant(
+        name="a purge begins although a run lives",
+        path=f"{SUPERVISOR}/channel/purge.py",
+        old="    if busy and not dry_run:",
+        new="    if False:",
+        test="tests/contract/test_supervisor_purge.py::test_a_lock_that_a_process_holds_stops_the_removal_before_it_begins"
+        "[slots/0.lock]",
+    ),
+    Mutant(
+        name="a purge removes a run that has started since its check",
+        path=f"{SUPERVISOR}/channel/purge.py",
+        old="            if held is None:",
+        new="            if False:",
+        test="tests/contract/test_supervisor_purge.py::test_a_run_that_starts_after_the_check_stays_and_is_named",
+    ),
     # -- runs
     Mutant(
         name="a comparison with a missing value is NULL, and so is its opposite",
