@@ -32,9 +32,10 @@ def command(function: Callable[[Namespace], int | None]) -> Callable[[Namespace]
 
 
 def _prepare_streams(*, verbose: bool) -> None:
-    from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
-
-    redirect_stdout_log_handlers_to_stderr()
+    # As Airflow does for its own commands from 3.3.1 on.
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)
     prepare_streams()
     if not verbose:
         logging.disable(logging.WARNING)

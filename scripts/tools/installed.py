@@ -36,6 +36,27 @@ OPTIONS = """
 from airflow_provider_dtrain.get_provider_info import get_provider_info
 print(*get_provider_info()["config"]["dtrain"]["options"])
 """
+#: Imports every name that a module of the package imports from Airflow, also inside of functions: most commands and
+#: routes import late. Prints those that this version of Airflow lacks.
+NAMES = """
+import ast, importlib, pathlib, airflow_provider_dtrain
+def imports(node):
+    is_guarded = isinstance(node, ast.Try) and any("ImportError" in ast.dump(one) for one in node.handlers)
+    if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "airflow":
+        yield from ((node.module, one.name) for one in node.names)
+    if not is_guarded:
+        for child in ast.iter_child_nodes(node):
+            yield from imports(child)
+found = set()
+for path in pathlib.Path(airflow_provider_dtrain.__file__).parent.rglob("*.py"):
+    found |= set(imports(ast.parse(path.read_text())))
+for module, name in sorted(found):
+    try:
+        if not hasattr(importlib.import_module(module), name):
+            importlib.import_module(f"{module}.{name}")
+    except ImportError as error:
+        print(f"{module}.{name}: {error}")
+"""
 DAG = '''
 """Uses every operator that needs no connection."""
 from airflow.sdk import DAG
@@ -157,18 +178,18 @@ def build(folder: Path) -> None:
     )
 
 
-def constraints_for(airflow: str, folder: Path) -> Path:
-    """Return the tested versions with this version of Airflow. Parts of another Airflow are left out."""
-    lines = CONSTRAINTS.read_text().splitlines()
-    if f"apache-airflow=={airflow}" not in lines:
-        lines = [line for line in lines if not line.startswith(("apache-airflow-core==", "apache-airflow-task-sdk=="))]
-        lines = [line for line in lines if not line.startswith("apache-airflow==")]
-    path = folder / "constraints.txt"
-    path.write_text("\n".join([*lines, f"apache-airflow=={airflow}", ""]))
-    return path
+def constraints_for(airflow: str) -> Path | None:
+    """Return the tested versions, None for another Airflow, whose own requirements exclude some of them."""
+    return CONSTRAINTS if f"apache-airflow=={airflow}" in CONSTRAINTS.read_text().splitlines() else None
 
 
 # -- checks --------------------------------------------------------------------------------------
+def check_names(on: Installation) -> None:
+    """Airflow has every name that the package imports."""
+    if missing := on("python", "-c", NAMES).strip():
+        raise CheckError(f"This version of Airflow lacks: {missing}")
+
+
 def check_provider(on: Installation) -> None:
     """Airflow lists the provider."""
     rows = json.loads(on("airflow", "providers", "list", "-o", "json"))
@@ -236,9 +257,9 @@ def check_pages(on: Installation) -> None:
         (bundle,) = (on.folder / "venv").glob("lib/python*/site-packages/airflow_provider_dtrain/www/main.js")
         if get("/dtrain/static/main.js") != bundle.read_bytes():
             raise CheckError("/dtrain/static/main.js is not the file of the wheel")
-        hosts = json.loads(get("/dtrain/api/v1/hosts", token))
-        if "local" not in json.dumps(hosts):
-            raise CheckError(f"/dtrain/api/v1/hosts: {hosts}")
+        cluster = json.loads(get("/dtrain/api/v1/cluster", token))
+        if "local" not in json.dumps(cluster):
+            raise CheckError(f"/dtrain/api/v1/cluster: {cluster}")
 
 
 @contextlib.contextmanager
@@ -315,17 +336,16 @@ def check_all(folder: Path, dist: Path, airflow: str, base: str) -> None:
     for name in ("provider", "client"):
         (folder / name).mkdir()
     on, alone = Installation(folder / "provider", base), Installation(folder / "client", base)
-    limits = constraints_for(airflow, folder)
     with timed("install"):
         on.create()
-        on.install(wheel, f"apache-airflow=={airflow}", constraints=limits)
+        on.install(wheel, f"apache-airflow=={airflow}", constraints=constraints_for(airflow))
         on.check_requirements()
     if on.packages()["apache-airflow"] != airflow:
         raise CheckError(f"Airflow {on.packages()['apache-airflow']} was installed, not {airflow}.")
     names = {"airflow_provider_dtrain/py.typed", "airflow_provider_dtrain/www/main.js"}
     if not names <= set(zipfile.ZipFile(wheel).namelist()):
         raise CheckError(f"The wheel lacks {names}.")
-    for check in (check_provider, check_options, check_commands, check_dag, check_doctor, check_pages):
+    for check in (check_names, check_provider, check_options, check_commands, check_dag, check_doctor, check_pages):
         with timed(check.__doc__ or ""):
             check(on)
     with timed("the client beside it, and alone"):
