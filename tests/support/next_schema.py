@@ -13,7 +13,7 @@ down_revision = {0!r}
 def upgrade():
     with op.batch_alter_table("hosts", recreate="auto") as table:
         table.add_column(sa.Column("colour", sa.Text, nullable=False, server_default="red"))
-        table.alter_column("address", existing_type=sa.Text, nullable=False, server_default="")
+        table.alter_column("address", existing_type=sa.Text, existing_nullable=True, server_default="")
 """
 
 

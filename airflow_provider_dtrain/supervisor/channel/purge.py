@@ -14,6 +14,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from ..environments.folder import EnvironmentFolder, Use
@@ -181,7 +182,7 @@ def _own(root: str, name: str, pattern: re.Pattern[str], left: list[Json]) -> li
 
 
 def _tree(part: str, path: str, lock: str | None = None) -> Item:
-    return Item(part, path, tree_bytes(path), lambda: _remove(path, lock))
+    return Item(part, path, tree_bytes(path), partial(_remove, path, lock))
 
 
 def _remove(path: str, lock: str | None) -> str | None:
@@ -223,7 +224,7 @@ def _environments(layout: Layout, left: list[Json]) -> Iterator[Item]:
     for digest in digests:
         folder = EnvironmentFolder(layout, digest)
         own = [path for path in paths if os.path.basename(path).lstrip(".").startswith(digest)]
-        yield Item("environments", folder.path, size_of(folder), lambda f=folder, o=own: _remove_environment(f, o))
+        yield Item("environments", folder.path, size_of(folder), partial(_remove_environment, folder, own))
 
 
 def _remove_environment(folder: EnvironmentFolder, paths: list[str]) -> str | None:
@@ -238,7 +239,7 @@ def _images(layout: Layout, left: list[Json]) -> Iterator[Item]:
     """Yield images that launches have downloaded, containers without a run, and the records of both."""
     records = _own(layout.remote_dir, "images", _DIGEST, left)
     for name, size in sorted(collect_images(layout, 0.0, None).items() if records else ()):
-        yield Item("images", name, size, lambda n=name: _remove_image(layout, n))
+        yield Item("images", name, size, partial(_remove_image, layout, name))
     for path in records:
         if os.path.lexists(path) and not path.endswith(".json"):
             yield _tree("images", path)
