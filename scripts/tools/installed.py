@@ -22,6 +22,7 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from installers import find_uv, pip_settings, uv_environment, uv_options
 
@@ -151,6 +152,16 @@ def run(command: Sequence[object], environment: dict[str, str], folder: Path, ti
     return done.stdout
 
 
+def json_in(text: str) -> Any:
+    """Return the JSON of a command of Airflow, which may log lines to standard output before it."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith(("[", "{")):
+            with contextlib.suppress(ValueError):
+                return json.loads("\n".join(lines[number:]))
+    raise CheckError(f"no JSON in: {text[-2000:]}")
+
+
 def uv() -> str:
     """Return the path of uv, which the provider requires, so that the environment of the tests has it."""
     beside = Path(sys.executable).with_name("uv")
@@ -193,7 +204,7 @@ def check_names(on: Installation) -> None:
 
 def check_provider(on: Installation) -> None:
     """Airflow lists the provider."""
-    rows = json.loads(on("airflow", "providers", "list", "-o", "json"))
+    rows = json_in(on("airflow", "providers", "list", "-o", "json"))
     found = {row["package_name"]: row["version"] for row in rows}
     if found.get(PACKAGE) != on.packages()[PACKAGE]:
         raise CheckError(f"airflow providers list: {found}")
@@ -219,7 +230,7 @@ def check_commands(on: Installation) -> None:
     on("airflow", "db", "migrate")
     on("airflow", "dtrain", "db", "migrate")
     on("airflow", "dtrain", "hosts", "add", "local", "--slots", "cpu:1")
-    rows = json.loads(on("airflow", "dtrain", "hosts", "list", "-o", "json"))
+    rows = json_in(on("airflow", "dtrain", "hosts", "list", "-o", "json"))
     if [row["name"] for row in rows] != ["local"]:
         raise CheckError(f"hosts list: {rows}")
 
@@ -230,7 +241,7 @@ def check_doctor(on: Installation) -> None:
     done = subprocess.run(
         command, env=on.environment, cwd=on.home, capture_output=True, text=True, timeout=COMMAND_S, check=False
     )
-    wrong = {row["check"]: row["message"] for row in json.loads(done.stdout) if not row["ok"]}
+    wrong = {row["check"]: row["message"] for row in json_in(done.stdout) if not row["ok"]}
     # No PyTorch was installed, and SQLite keeps no runs from one machine to another.
     other = {check: text for check, text in wrong.items() if "PyTorch" not in text and "retention_days" not in text}
     if other or done.returncode not in {0, 1}:
@@ -240,7 +251,7 @@ def check_doctor(on: Installation) -> None:
 def check_dag(on: Installation) -> None:
     """A DAG file with operators is read, and a task is rendered."""
     (on.home / "airflow" / "dags" / "installed.py").write_text(DAG)
-    if errors := json.loads(on("airflow", "dags", "list-import-errors", "--local", "-o", "json") or "[]"):
+    if errors := json_in(on("airflow", "dags", "list-import-errors", "--local", "-o", "json")):
         raise CheckError(f"import errors: {errors}")
     if "2026-01-02" not in on("airflow", "tasks", "render", "installed", "train", "2026-01-02"):
         raise CheckError("airflow tasks render does not render the configuration")
