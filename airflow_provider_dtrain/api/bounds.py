@@ -65,5 +65,10 @@ TwoIds = Annotated[list[Annotated[int, Field(le=ID_MOST)]], Query(min_length=2, 
 Metric = Annotated[str, Field(min_length=1, max_length=METRIC_CHARS)]
 MetricFilter = Annotated[list[Metric] | None, Query(max_length=METRICS_MOST)]
 HostFilter = Annotated[list[Name] | None, Query(max_length=HOSTS_MOST, description="names; unknown ones are left out")]
+#: Hosts whose day is requested at once.
+DAY_HOSTS_MOST = 100
+DayHosts = Annotated[
+    list[Name], Query(min_length=1, max_length=DAY_HOSTS_MOST, description="names; unknown ones are left out")
+]
 #: Filter expression of trials.
 Where = Annotated[str, Query(max_length=LENGTH_MOST, description="filter expression; empty: all")]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
     from airflow_provider_dtrain.resources.gangs import GangSummary
     from airflow_provider_dtrain.resources.host_checks import HostDescription
+    from airflow_provider_dtrain.resources.host_days import HostDays
     from airflow_provider_dtrain.resources.hosts import Cluster
     from airflow_provider_dtrain.resources.logs import LogMatches
     from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -178,6 +179,14 @@ class StoreSource:
         from airflow_provider_dtrain.store.queries.host_descriptions import host_description
 
         return host_description(self.store, self.rights, name)
+
+    def host_day(self, name: str, *, day: str | None) -> HostDays:
+        """Return what a host did on a day."""
+        from datetime import date
+
+        from airflow_provider_dtrain.store.queries.host_days import host_days
+
+        return host_days(self.store, self.rights, [name], day=None if day is None else date.fromisoformat(day))
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

@@ -19,6 +19,7 @@ from airflow_provider_dtrain.resources.experiments import (
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.host_checks import HostDescription
+from airflow_provider_dtrain.resources.host_days import HostDays
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogLines, LogMatches, LogPiece
 from airflow_provider_dtrain.resources.media import TrialMedia
@@ -175,6 +176,10 @@ class ServerSource:
     def host(self, name: str) -> HostDescription:
         """Return a host with its facts and the results of its checks."""
         return self.session.get(f"/hosts/{name}", keep=self.keep).record(HostDescription)
+
+    def host_day(self, name: str, *, day: str | None) -> HostDays:
+        """Return what a host did on a day."""
+        return self.session.get("/cluster/day", keep=self.keep, host=name, day=day).record(HostDays)
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

@@ -30,6 +30,7 @@ from airflow_provider_dtrain.store.database.tables import (
     events,
     experiments,
     host_rates,
+    host_states,
     payloads,
     ranks,
     rung_entries,
@@ -152,6 +153,10 @@ KINDS: tuple[_Kind, ...] = (
     ),
     _Kind(
         "host checks", host_rates, lambda: sa.literal(0), lambda cutoff, _: host_rates.c.at < cutoff,
+        is_of_trials=False,
+    ),
+    _Kind(
+        "states of hosts", host_states, lambda: sa.literal(0), lambda cutoff, _: host_states.c.until < cutoff,
         is_of_trials=False,
     ),
 )  # fmt: skip

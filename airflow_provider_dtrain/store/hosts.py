@@ -40,7 +40,7 @@ from airflow_provider_dtrain.store.meter import Metric
 from airflow_provider_dtrain.store.pools import pool_for_host
 from airflow_provider_dtrain.store.queue.evacuations import gangs_on
 from airflow_provider_dtrain.store.queue.held_gangs import gang_text
-from airflow_provider_dtrain.store.queue.slot_release import held_rows, release_host, settle_draining
+from airflow_provider_dtrain.store.queue.slot_release import held_rows, move_host, release_host, settle_draining
 from airflow_provider_dtrain.store.queue.transitions import ungrant
 from airflow_provider_dtrain.store.records.queue import GangOnHost
 from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord, SlotView
@@ -208,8 +208,7 @@ class Hosts:
         now = self.db.now()
         if row.state != state:
             states.check("host", row.state, state)
-            values = {"state": state, "state_since": now}
-            conn.execute(hosts.update().where(hosts.c.name == name).values(**values))
+            move_host(conn, now, name, state)
             self.db.audit(conn, by, f"host {state}", name, reason)
             if state == "lost":
                 count(conn, Metric.HOST_LOST, pool_name=row.pool)

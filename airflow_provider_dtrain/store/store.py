@@ -34,6 +34,7 @@ from airflow_provider_dtrain.store.external_jobs import ExternalJobs
 from airflow_provider_dtrain.store.failures import Failures
 from airflow_provider_dtrain.store.gangs import Gangs
 from airflow_provider_dtrain.store.garbage_collection import Retention
+from airflow_provider_dtrain.store.host_days import HostDayRecords
 from airflow_provider_dtrain.store.host_rates import HostRates
 from airflow_provider_dtrain.store.hosts import Hosts
 from airflow_provider_dtrain.store.labels import LabelStore
@@ -116,6 +117,7 @@ class Store:
         self.telemetry = Telemetry(db)
         self.stragglers = Stragglers(db)
         self.usage = UsageRecords(db)
+        self.host_days = HostDayRecords(db)
         #: Everything that happened to a trial.
         self.timeline = Timeline(db)
         #: Pages: rows of several subjects by a fixed number of queries, and the texts that users add.

@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Literal
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
@@ -165,6 +165,15 @@ def deadline(text: str) -> datetime:
     raise argparse.ArgumentTypeError(
         f"a deadline must be a time (22:00, 2026-01-31T22:00) or a length (90m, 2h), got {text[:40]!r}"
     )
+
+
+def day(text: str) -> str:
+    """Return the text if it is a day, 2026-01-31."""
+    with contextlib.suppress(ValueError):
+        if re.match(r"\d{4}-\d{2}-\d{2}\Z", text, re.ASCII):
+            date.fromisoformat(text)
+            return text
+    raise argparse.ArgumentTypeError(f"a day must be YYYY-MM-DD, e.g. 2026-01-31, got {text[:40]!r}")
 
 
 def moment(text: str) -> datetime:

@@ -25,6 +25,13 @@ def _hosts() -> Group:
             _command("hosts_add", "add", "Probe a machine and register it", *_ADD, _DRY_RUN),
             a.reads("cluster", "list", "List the registered hosts", a.ONLY_POOL, function="list_hosts"),
             a.reads("hosts", "describe", "Show a host with its facts, findings and results of checks", a.HOST),
+            a.reads(
+                "host_days",
+                "day",
+                "Show what held the slots of a host on a day, its states, checks and slow ranks",
+                a.HOST,
+                Arg(("--day",), help="Day in UTC (default: the last 24 hours)", type=a.day, metavar="YYYY-MM-DD"),
+            ),
             _command("hosts", "probe", "Probe hosts again and store the results", _ANY_HOSTS, _HOST_KEY),
             _command("hosts", "check", "Measure hosts and name slow ones", _ANY_HOSTS, a.ONLY_POOL, *_CHECK),
             _command("hosts", "set", "Set the environment of a host's ranks", a.HOST, *_VARIABLES, function="set_host"),

@@ -235,10 +235,11 @@ def task_name(key: TaskKey) -> str:
 
 def placement_text(placement: Mapping[str, Sequence[int]]) -> str:
     """Return ``gpu-01:0-3,gpu-02:0`` for a placement."""
-    return ",".join(f"{host}:{_ranges(indices)}" if indices else host for host, indices in placement.items())
+    return ",".join(f"{host}:{slots_text(indices)}" if indices else host for host, indices in placement.items())
 
 
-def _ranges(indices: Sequence[int]) -> str:
+def slots_text(indices: Sequence[int]) -> str:
+    """Return ``0-3+5`` for indices of slots."""
     parts: list[list[int]] = []
     for index in sorted(indices):
         if parts and index == parts[-1][-1] + 1:

@@ -10,6 +10,7 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDetail, Expe
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.host_checks import HostDescription
+from airflow_provider_dtrain.resources.host_days import HostDays
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
@@ -96,6 +97,12 @@ class Source(Protocol):
 
     def host(self, name: str) -> HostDescription:
         """Return a host with its facts and the results of its checks."""
+
+    def host_day(self, name: str, *, day: str | None) -> HostDays:
+        """Return what a host did on a day.
+
+        :param day: in UTC, as 2026-03-10; None = the last 24 hours
+        """
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

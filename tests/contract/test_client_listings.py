@@ -21,7 +21,7 @@ from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.records.pages import ExperimentQuery
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from airflow_provider_dtrain.terminal import cluster, experiments, profile, provenance, trials, usage, watch
+from airflow_provider_dtrain.terminal import cluster, experiments, host_days, profile, provenance, trials, usage, watch
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
@@ -48,6 +48,8 @@ COMMANDS = {
     "experiments diff 1 OTHER": provenance.diff_experiments,
     "queue list": cluster.list_tasks,
     "hosts list": cluster.list_hosts,
+    "hosts day a": host_days.day,
+    "hosts day a --day 2026-01-02": host_days.day,
     "slots list": cluster.list_slots,
     "pools usage --by dag": usage.usage,
     "pools usage --by user --days 3 --csv": usage.usage,

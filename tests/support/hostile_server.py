@@ -30,6 +30,7 @@ from airflow_provider_dtrain.resources.explanations import Explanation
 from airflow_provider_dtrain.resources.failures import ExperimentFailures, TrialFailure
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.host_checks import HostCheck, HostDescription
+from airflow_provider_dtrain.resources.host_days import HostDays, HostStateSpan
 from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.media import TrialMedia
@@ -96,6 +97,7 @@ _PER_KIND: dict[Any, dict[str, Any]] = {
     LogPiece: {"ranks": 2},
     GangSummary: {"state": "running"},
     ClusterHost: {"state": "ready"},
+    HostStateSpan: {"state": "ready"},
     Holder: {"state": "running"},
     Slot: {"state": "ready"},
     ExperimentSummary: {"dag_id": "dtrain_experiment", "run_id": "run-1"},
@@ -153,6 +155,7 @@ ROUTES = (
     Route("GET", r"/queue", GangPage),
     Route("GET", r"/cluster", Cluster),
     Route("GET", r"/cluster/usage", Usage),
+    Route("GET", r"/cluster/day", HostDays),
     Route("GET", r"/trials", TrialPage),
     Route("GET", r"/trials/1", TrialDetail),
     Route("GET", r"/trials/1/ranks", AttemptRanks),

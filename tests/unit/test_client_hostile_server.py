@@ -51,7 +51,7 @@ COMMANDS = (
     "trials describe 1", "trials describe 1 -o yaml", "trials metrics 1", "trials metrics 1 --csv", "trials timeline 1",
     "trials checkpoints 1 --removed", "trials logs 1", "trials logs 1 --all", "trials logs 1 -f", "trials stack 1",
     "trials exec 1 -- ls", "trials kill 1 -y", "trials pause 1 -y", "trials activate 1", "trials stop 1 -y",
-    "trials trace 1", "pools usage", "pools usage --csv",
+    "trials trace 1", "pools usage", "pools usage --csv", "hosts day a",
     "trials set 1 --priority 7 --tag a", "trials outputs 1", "trials download 1", "trials download-checkpoint 1",
     "trials media 1", "trials media 1 --to trial-1",
     "trials watch 1", "trials profile 1", "trials diff 1 2", "trials reproduce 1", "trials reproduce 1 -f -o json",

@@ -221,6 +221,19 @@ hosts = sa.Table(
     sa.UniqueConstraint("machine_id", "boot_id", "pid_ns"),
 )
 
+#: States that hosts were in before their present one, which is in ``hosts``.
+host_states = sa.Table(
+    "host_states",
+    metadata,
+    _id(),
+    sa.Column("host", Name, sa.ForeignKey("hosts.name", ondelete="CASCADE"), nullable=False),
+    sa.Column("state", StateName(HostState), nullable=False),
+    _text("reason"),
+    _time("since", nullable=False),
+    _time("until", nullable=False),
+    sa.Index("ix_host_states_host", "host", "until"),
+)
+
 slots = sa.Table(
     "slots",
     metadata,
@@ -528,6 +541,15 @@ allocation_slots = sa.Table(
         "allocation_id",
         sqlite_where=sa.text("released_at IS NULL"),
         postgresql_where=sa.text("released_at IS NULL"),
+    ),
+    # What a slot did on a day.
+    sa.Index(
+        "ix_allocation_slots_past",
+        "host",
+        "slot",
+        "released_at",
+        sqlite_where=sa.text("released_at IS NOT NULL"),
+        postgresql_where=sa.text("released_at IS NOT NULL"),
     ),
 )
 

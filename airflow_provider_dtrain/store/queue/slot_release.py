@@ -10,8 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, hosts
+from airflow_provider_dtrain.store.database.connections import UtcDateTime
+from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts, host_states, hosts
 from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.records.trials import Proof
 
@@ -39,14 +41,10 @@ HOSTS_OF_ATTEMPT = (
     .where(allocation_slots.c.allocation_id == ALLOCATION_OF_ATTEMPT)
     .group_by(allocation_slots.c.host)
 )
-_SETTLE = (
-    hosts.update()
-    .where(
-        hosts.c.pool == sa.bindparam("of_pool"),
-        hosts.c.state == "draining",
-        ~sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.host == hosts.c.name).exists(),
-    )
-    .values(state="drained", state_since=sa.bindparam("now"))
+_EMPTY = sa.select(hosts.c.name).where(
+    hosts.c.pool == sa.bindparam("of_pool"),
+    hosts.c.state == "draining",
+    ~sa.select(allocation_slots.c.id).where(held_rows(), allocation_slots.c.host == hosts.c.name).exists(),
 )
 
 
@@ -102,7 +100,17 @@ def move_allocation(conn: Connection, allocation_id: int, old: str, new: str, **
 
 def settle_draining(conn: Connection, now: datetime, pool: str) -> None:
     """Set draining hosts of the pool without held slots to drained."""
-    conn.execute(_SETTLE, {"of_pool": pool, "now": now})
+    for name in conn.scalars(_EMPTY, {"of_pool": pool}).all():
+        move_host(conn, now, name, HostState.DRAINED)
+
+
+def move_host(conn: Connection, now: datetime, name: str, state: HostState) -> None:
+    """Change the state of a host, and keep the former one with its time."""
+    is_host = hosts.c.name == name
+    former = (hosts.c.name, hosts.c.state, hosts.c.state_reason, hosts.c.state_since, sa.literal(now, UtcDateTime()))
+    was = sa.select(*former).where(is_host, hosts.c.state_since < now)
+    conn.execute(host_states.insert().from_select(("host", "state", "reason", "since", "until"), was))
+    conn.execute(hosts.update().where(is_host).values(state=state, state_since=now))
 
 
 def held_hosts(conn: Connection, allocation_id: int, *, released: bool = False) -> set[str]:
