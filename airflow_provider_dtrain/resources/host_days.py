@@ -79,7 +79,7 @@ class HostNote:
 
 @dataclass(frozen=True, kw_only=True)
 class HostDay:
-    """What one host did."""
+    """Work, states and facts of one host."""
 
     name: str
     pool: str
@@ -87,7 +87,7 @@ class HostDay:
     slots: int
     #: By begin. Trials on a held gang come after it and hold the same slots.
     work: list[HostWork]
-    #: By begin. The time before the first one is not known: the host was not registered, or the store keeps no more.
+    #: By begin. The time before the first one is not known: the host was not registered, or it is older than the store keeps.
     states: list[HostStateSpan]
     #: By time.
     notes: list[HostNote]
@@ -100,7 +100,7 @@ class HostDay:
 
 @dataclass(frozen=True, kw_only=True)
 class HostDays:
-    """What hosts did in a period."""
+    """Days of hosts, or the part of a day that fits an answer."""
 
     since: datetime
     until: datetime

@@ -1,4 +1,4 @@
-"""What hosts did in a period: held slots, states, checks, slow ranks."""
+"""Facts about hosts in a period: held slots, states, checks, slow ranks."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ _SLOW = (
 
 
 class HostDayRecords:
-    """What hosts did in a period."""
+    """Reads the facts about hosts in a period."""
 
     def __init__(self, db: Database) -> None:
         self.db = db

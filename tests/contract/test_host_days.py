@@ -1,4 +1,4 @@
-"""What hosts did on a day: who held their slots, their states, checks and slow ranks, with the rights of the reader."""
+"""Days of hosts: who held their slots, their states, checks and slow ranks, with the rights of the reader."""
 
 from __future__ import annotations
 

@@ -68,6 +68,8 @@ PAGES = (
         "0 W", "400 W", "not measured: no trial measures this slot now",
     )),
     Facts("cluster-use", "/plugin/dtrain/cluster?view=use&by=dag", ("Slot hours", "gpt2_finetune", "CSV")),
+    Facts("cluster-day", "/plugin/dtrain/cluster?view=day", ("Day of 10 hosts", "Not available", "a100-01")),
+    Facts("cluster-day-host", "/plugin/dtrain/cluster?view=day&host=a100-01", ("Day of a100-01", "All hosts", "Held")),
     Facts("queue-never", "/plugin/dtrain/queue?pool=h100", ("cannot run", "24 slots can never be granted")),
     Facts("experiment-code", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=code", (
         "asha.yaml", "Packages and devices", "def all_digits():",

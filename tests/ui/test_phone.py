@@ -62,6 +62,7 @@ def test_state_reason_and_best_value_are_in_the_first_screen(visit: Visits, site
     one = visit("viewer", width=PHONE_PX)
     for path, texts in {
         "/plugin/dtrain/queue": ("Queued", "It is paused by bob"),
+        "/plugin/dtrain/queue?pool=h100": ("cannot run", "24 slots can never be granted"),
         "/plugin/dtrain/experiments": ("Completed", "accuracy 0.8834"),
         ASHA: ("Completed", "accuracy 0.8834", "6 completed, 24 stopped"),
         f"{ASHA}?tab=trials": ("Stopped", "(best)"),

@@ -74,7 +74,7 @@ class SlowRank(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HostDayRows:
-    """What happened on some hosts in a period."""
+    """Facts about some hosts in a period."""
 
     #: Begin from which the rows are complete.
     since: datetime

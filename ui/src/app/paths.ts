@@ -8,6 +8,8 @@ const part = encodeURIComponent;
 
 export const paths = {
   cluster: `${ROOT}/cluster`,
+  /** What a host did in the last 24 hours. */
+  hostDay: (name: string) => `${ROOT}/cluster?view=day&host=${part(name)}`,
   queue: `${ROOT}/queue`,
   experiments: `${ROOT}/experiments`,
   experiment: (id: number | string) => `${ROOT}/experiments/${part(String(id))}`,

@@ -1,4 +1,4 @@
-/** Rows and bars of the timeline of an experiment: its trials on their slots. */
+/** Rows and bars of timelines on slots: the trials of an experiment, or what hosts did. */
 
 /** An attempt with its slots, as the API sends it. */
 export interface SlotSpan {
@@ -16,7 +16,7 @@ export interface SlotSpan {
 /** The bar of an attempt on neighbouring rows. */
 export interface Bar<S> {
   readonly span: S;
-  /** First row, from 0, and number of rows. */
+  /** First row, from 0, and number of rows. Where several slots share a row, parts of one. */
   readonly row: number;
   readonly rows: number;
   /** Seconds since 1970. */
@@ -29,6 +29,8 @@ export interface Bar<S> {
 export interface SlotRows<S> {
   /** Names of the rows, from top to bottom. */
   readonly labels: readonly string[];
+  /** Rows of each label; without it, each label has one. */
+  readonly sizes?: readonly number[];
   /** Number of slots behind a row: 1, or those of a host. */
   readonly isByHost: boolean;
   readonly bars: readonly Bar<S>[];
@@ -37,15 +39,33 @@ export interface SlotRows<S> {
 /** Rows up to which each slot has one of its own. */
 const MOST_ROWS = 120;
 
-const seconds = (at: string | null): number | null => {
+export const seconds = (at: string | null): number | null => {
   const time = at === null ? Number.NaN : Date.parse(at);
   return Number.isNaN(time) ? null : time / 1000;
 };
 
-const byName = (a: string, b: string) => a.localeCompare(b, "en", { numeric: true });
+/** Rows that belong to one label. */
+export interface Band {
+  readonly text: string;
+  /** First row, from 0. */
+  readonly row: number;
+  readonly rows: number;
+}
+
+/** Return the rows of each label. */
+export const bandsOf = ({ labels, sizes }: Pick<SlotRows<unknown>, "labels" | "sizes">): Band[] => {
+  let row = 0;
+  return labels.map((text, index) => {
+    const band = { text, row, rows: sizes?.[index] ?? 1 };
+    row += band.rows;
+    return band;
+  });
+};
+
+export const byName = (a: string, b: string) => a.localeCompare(b, "en", { numeric: true });
 
 /** Return runs of neighbouring numbers: [1, 2, 5] has the runs [1, 2] and [5, 1], each with its length. */
-const runsOf = (rows: readonly number[]): [first: number, length: number][] => {
+export const runsOf = (rows: readonly number[]): [first: number, length: number][] => {
   const found: [number, number][] = [];
   for (const row of [...new Set(rows)].sort((a, b) => a - b)) {
     const last = found.at(-1);

@@ -3,12 +3,10 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
 import { App } from "../app/App";
 import { serveCanvas } from "../testing/canvas";
+import { phone } from "../testing/phone";
 import { curve, experiment, trial, trialRow } from "../testing/rows";
 import { serve } from "../testing/server";
 import { show } from "../testing/show";
-
-const phone = (isNarrow: boolean) =>
-  vi.stubGlobal("matchMedia", (query: string) => ({ matches: isNarrow && query === "(max-width: 600px)", addEventListener: () => undefined, removeEventListener: () => undefined, addListener: () => undefined, removeListener: () => undefined }));
 
 const curves = { body: { metric: "loss", group: "validation", x: "batches", total_trials: 1, series: [curve(1)] } };
 

@@ -15,6 +15,7 @@ import { useData } from "../../hooks/useData";
 import { useMe } from "../../hooks/useMe";
 import { useUrlState } from "../../hooks/useUrlState";
 import { HEATS, heatName } from "./heat";
+import { HostDayPanel } from "./HostDayPanel";
 import { HostList } from "./HostList";
 import { JobList } from "./JobList";
 import { Legend } from "./Legend";
@@ -33,6 +34,7 @@ const EVERY_MS = 2_000;
 const VIEWS = [
   { value: "rows", text: "Hosts" },
   { value: "tiles", text: "Slots only" },
+  { value: "day", text: "Day by host" },
   { value: "use", text: "Use by day" },
 ] as const;
 
@@ -49,7 +51,7 @@ export const ClusterPage = () => {
   const hosts = useMemo(() => (data?.hosts ?? []).filter((host) => passes(host, view)), [data, view]);
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Cluster" />;
-  const isUse = view.view === "use";
+  const isPanel = view.view === "use" || view.view === "day";
   const shape = view.view === "rows" || view.view === "tiles" ? view.view : data.hosts.length > MANY ? "tiles" : "rows";
   const heatMetric = heatName(view.heat);
   const isOfJobs = data.pools.some(({ backend }) => backend !== OWN);
@@ -70,7 +72,7 @@ export const ClusterPage = () => {
           <Spacer />
           <HStack gap={0} role="group">
             {VIEWS.map(({ value, text }) => {
-              const isChosen = value === (isUse ? "use" : shape);
+              const isChosen = value === (isPanel ? view.view : shape);
               return (
                 <Button aria-pressed={isChosen} key={value} onClick={() => setView({ view: value })} size="sm" variant={isChosen ? "subtle" : "ghost"}>
                   {text}
@@ -79,8 +81,10 @@ export const ClusterPage = () => {
             })}
           </HStack>
         </Flex>
-        {isUse ? (
+        {view.view === "use" ? (
           <UsagePanel pools={view.pool} />
+        ) : view.view === "day" ? (
+          <HostDayPanel hosts={hosts} />
         ) : (
           <>
             <Flex align="center" columnGap={4} mb={2} rowGap={1} wrap="wrap">

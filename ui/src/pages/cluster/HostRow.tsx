@@ -3,6 +3,8 @@ import { memo } from "react";
 import { ActionsMenu } from "../../actions/ActionsMenu";
 import { hostActions } from "../../actions/hosts";
 import { type Holder, type Host, type Utilization } from "../../api/types";
+import { paths } from "../../app/paths";
+import { PageLink } from "../../components/Links";
 import { Sparkline } from "../../components/Sparkline";
 import { StateBadge } from "../../components/StateBadge";
 import { Since, Time } from "../../components/Time";
@@ -97,8 +99,10 @@ const slowRanks = ({ slow_ranks = 0 }: Host): string | null => (slow_ranks === 0
 export const HostRow = memo(({ host, holders, focusable, isOdd, place, utilization, mayChange, onDone }: RowProps) => (
   <div aria-rowindex={place + 2} className="dtrain-host" data-odd={isOdd || undefined} role="row" style={{ gridTemplateColumns: ROW_COLUMNS, height: rowHeight(host) }}>
     <div className="dtrain-cut" role="rowheader">
-      <div className="dtrain-bold dtrain-cut" title={host.name}>
-        {host.name}
+      <div className="dtrain-bold dtrain-cut">
+        <PageLink title={`What ${host.name} did in the last 24 hours`} to={paths.hostDay(host.name)}>
+          {host.name}
+        </PageLink>
       </div>
       <div className="dtrain-muted dtrain-small dtrain-cut" title={host.device_name ?? undefined}>
         {[host.pool, host.job ? `job ${host.job}` : null, host.device_name, slowRanks(host)].filter(Boolean).join(" · ")}

@@ -99,6 +99,9 @@ export const SlotCard = ({ place, anchor, mayChange, onClose, onDone }: CardProp
         <Popover.Content aria-label={`${place.host.name}, slot ${place.index}`} data-testid="slot-card" width={`${WIDTH_PX}px`}>
           <Popover.Body>
             <Facts place={place} />
+            <Text fontSize="sm" mt={2}>
+              <PageLink to={paths.hostDay(place.host.name)}>What this host did in the last 24 hours</PageLink>
+            </Text>
             {mayChange ? (
               <HStack mt={3}>
                 {(place.host.job ? [] : slotActions(place.host.name, place.index, place.slot)).map((action) => (

@@ -23,7 +23,7 @@ describe("the timeline of an experiment", () => {
     const spans = [span(1), span(2, { granted_at: "2026-01-31T12:10:00Z", started_at: null, ended_at: "2026-01-31T12:20:00Z", placement: { [HOSTILE]: [0] } })];
     serve({ "experiments/5": { body: experiment({ state: "completed" }) }, "experiments/5/timeline": { body: { total: 9, spans } } });
     const { container } = show(<App />, ADDRESS);
-    expect(await screen.findByRole("img", { name: "Timeline of 2 attempts on their slots. The table has the same attempts." })).toBeTruthy();
+    expect(await screen.findByRole("group", { name: /^Timeline of 2 attempts on their slots\. The table has the same attempts\./ })).toBeTruthy();
     expect(container.querySelector("[data-bars]")?.getAttribute("data-bars")).toBe("2");
     expect(screen.getByText("The latest 2 of 9 attempts.")).toBeTruthy();
     expect(screen.getByText(/held these slots for 50 % of the time/)).toBeTruthy();

@@ -8,7 +8,7 @@ import { type Experiment } from "../../api/experiment";
 import { paths } from "../../app/paths";
 import { ChartFrame } from "../../charts/ChartFrame";
 import { slotRows, usedShare } from "../../charts/slotTimeline";
-import { SlotTimelineChart } from "../../charts/SlotTimelineChart";
+import { ATTEMPT_LOOKS, SlotTimelineChart } from "../../charts/SlotTimelineChart";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
 import { PageLink } from "../../components/Links";
@@ -114,7 +114,7 @@ export const TimelineTab = ({ experiment }: { experiment: Experiment }) => {
         table={() => <Spans spans={data.spans} />}
         title="Trials on their slots"
       >
-        <SlotTimelineChart describe={describe} label={`Timeline of ${count(data.spans.length)} attempts on their slots. The table has the same attempts.`} onPick={({ trial_id }) => void navigate(paths.trial(trial_id))} rows={rows} />
+        <SlotTimelineChart describe={describe} looks={ATTEMPT_LOOKS} label={`Timeline of ${count(data.spans.length)} attempts on their slots. The table has the same attempts.`} onPick={({ trial_id }) => void navigate(paths.trial(trial_id))} rows={rows} />
       </ChartFrame>
     </Stale>
   );

@@ -1,9 +1,10 @@
 import { screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
-import { describe, expect, it } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
 
 import { type Gang } from "../../api/types";
 import { App } from "../../app/App";
+import { phone } from "../../testing/phone";
 import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
 import { placementWords, rowActions, sentence, termsOf } from "./columns";
@@ -20,6 +21,8 @@ const page = (rows: Gang[]) => ({ body: { rows, total: rows.length, pools: [{ na
 const me = { body: { user: "ann", may_change_hosts: true, starting: { dag_id: "d", exists: true, may_trigger: true, hint: "" }, version: __VERSION__ } };
 
 const names = (values: Partial<Gang>, mayChangePriority: boolean) => rowActions(row(values), mayChangePriority).map(({ id }) => id);
+
+afterEach(() => vi.unstubAllGlobals());
 
 describe("the page of the queue", () => {
   it("shows place, reason and hosts of the gangs", async () => {
@@ -38,6 +41,15 @@ describe("the page of the queue", () => {
     show(<App />, "/plugin/dtrain/queue");
     expect((await screen.findAllByTestId("state-badge")).map(({ textContent }) => textContent)).toEqual(["cannot run", "queued", "paused"]);
     expect(screen.getByText(reason)).toBeTruthy();
+  });
+
+  it("tells it on a phone as well, with the reason below the state", async () => {
+    phone(true);
+    serve({ queue: page([row({ never_fits: true, reason: "64 slots can never be granted." })]), me });
+    const { container } = show(<App />, "/plugin/dtrain/queue");
+    const state = await screen.findByText("cannot run");
+    expect(state.closest("td")?.dataset.column).toBe("glance");
+    expect(container.querySelector("td[data-column=glance]")?.textContent).toBe("cannot runTrial 7resnet64 slots can never be granted.");
   });
 
   it("keeps the hosts of a gang beside the reason for its state", async () => {
