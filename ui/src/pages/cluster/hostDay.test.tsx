@@ -1,4 +1,4 @@
-import { act, fireEvent, screen, within } from "@testing-library/react";
+import { act, fireEvent, screen, waitFor, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { beforeEach, describe, expect, it } from "vitest";
 
@@ -100,6 +100,7 @@ describe("the day by host on the Cluster page", () => {
     expect(arrived.some(({ path }) => path === "cluster/day?host=a&host=b")).toBe(true);
     expect(within(screen.getByRole("region", { name: "Time of the slots by host" })).getByText("25 %")).toBeTruthy();
     expect(chart.dataset.bars).toBe("2");
+    await waitFor(() => expect(chart.querySelector("canvas")).not.toBeNull());
     act(() => chart.focus());
     fireEvent.keyDown(chart, { key: "ArrowRight" });
     expect((await screen.findByTestId("chart-tooltip")).textContent).toContain(`Trial 7 of ${hostile}: completed`);
