@@ -1655,4 +1655,33 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test="tests/contract/test_comments.py::test_only_the_author_removes_a_comment[sqlite]",
     ),
+    # -- days of hosts
+    Mutant(
+        name="a host keeps no former states",
+        path=f"{STORE}/queue/slot_release.py",
+        old="was = sa.select(*former).where(is_host, hosts.c.state_since < now)",
+        new="was = sa.select(*former).where(is_host, sa.false())",
+        test="tests/contract/test_host_days.py::test_former_states_are_kept_with_their_reasons[sqlite]",
+    ),
+    Mutant(
+        name="the day of a host names work of DAGs that the reader may not read",
+        path=f"{STORE}/queries/host_days.py",
+        old="        elif first is None or not self._may_read(dag_id):\n",
+        new="        elif first is None:\n",
+        test="tests/contract/test_host_days.py::test_work_of_dags_that_a_user_may_not_read_has_no_names[sqlite]",
+    ),
+    Mutant(
+        name="a slot that was held at the end of a day and released later was idle on it",
+        path=f"{STORE}/host_days.py",
+        old="others = (*conn.execute(_HELD_AT_END, values), *conn.execute(_NOW_HELD, values))",
+        new="others = (*conn.execute(_NOW_HELD, values),)",
+        test="tests/contract/test_host_days.py::test_a_day_is_one_of_utc_and_work_may_begin_before_it[sqlite]",
+    ),
+    Mutant(
+        name="a day with too many releases has sums of a part of it",
+        path=f"{STORE}/host_days.py",
+        old="            begins.append(released.pop().released_at)\n",
+        new="            released.pop()\n",
+        test="tests/contract/test_host_days.py::test_of_more_than_an_answer_has_the_latest_part_is_complete[sqlite]",
+    ),
 )
