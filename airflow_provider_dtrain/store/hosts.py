@@ -342,14 +342,16 @@ class Hosts:
         return sorted(set(conn.scalars(sa.select(slots.c.host).where(slots.c.state != "ready"))))
 
     @reads
-    def list(self, conn: Connection, pool: str | None = None) -> list[HostRecord]:
+    def list(self, conn: Connection, pool: str | None = None, name: str | None = None) -> list[HostRecord]:
         """Return registered hosts by name.
 
         :param pool: only hosts of this pool; None = all
+        :param name: only this host; None = all
         """
-        if pool is None:
+        if pool is None and name is None:
             return _as_records(*statements.read(conn, (_HOSTS, _THEIR_SLOTS), {}))
-        return _records(conn, hosts.c.pool == pool)
+        given = {hosts.c.pool: pool, hosts.c.name: name}
+        return _records(conn, sa.and_(*(column == value for column, value in given.items() if value is not None)))
 
     def registered(self, pool: str | None = None) -> Sequence[HostRecord]:
         """Return hosts by name, without the nodes of jobs.

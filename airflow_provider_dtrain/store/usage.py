@@ -46,4 +46,7 @@ class UsageRecords:
         """
         is_after = sa.or_(allocations.c.ended_at.is_(None), allocations.c.ended_at > since)
         query = _HELD.where(is_after, *([] if pool is None else [allocations.c.pool == pool]))
-        return [HeldSlots(**row._asdict()) for row in conn.execute(query)]
+        return [
+            HeldSlots(pool=of_pool, slots=slots, since=granted, until=until, dag_id=dag_id, user=user)
+            for of_pool, slots, granted, until, dag_id, user in conn.execute(query)
+        ]

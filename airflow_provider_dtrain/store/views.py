@@ -274,7 +274,8 @@ def _grant_rows(conn: Connection, tokens: Mapping[int, int]) -> Iterable[Allocat
     # A time costs more to convert than the rest of its row: the driver's value tells whether the slot is held.
     released_at = sa.type_coerce(grants.released_at, sa.DateTime(timezone=True)).label("released_at")
     query = sa.select(grants.allocation_id, grants.token, grants.host, grants.slot, released_at)
-    query = query.where(grants.allocation_id.in_(tokens), grants.token.in_(tokens.values()))
+    # Without the tokens: SQLite probes the index for each pair of an allocation and a token, 4 million for 2,000.
+    query = query.where(grants.allocation_id.in_(tokens))
     rows = conn.execute(query.order_by(grants.allocation_id, grants.host, grants.slot)).all()
     return (row for row in rows if tokens[row.allocation_id] == row.token)
 

@@ -45,7 +45,7 @@ def cluster_details(store: Store, rights: Rights, pool: str | None = None, host:
 
 
 def _details(store: Store, rights: Rights, pool: str | None, host: str | None) -> dict[str, HostDetails]:
-    records = [one for one in store.hosts.list(pool) if host in (None, one.name)]
+    records = store.hosts.list(pool, host)
     may_change = rights.may_change(records)
     return {
         one.name: HostDetails(

@@ -70,7 +70,7 @@ export const ClusterPage = () => {
           <SearchBar onChange={(q) => setView({ q })} placeholder="Search hosts and reasons" value={view.q} />
           <FilterSelect all="All states" label="Filter by state" onChange={(state) => setView({ state }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state} />
           <Spacer />
-          <HStack gap={0} role="group">
+          <HStack gap={0} role="group" wrap="wrap">
             {VIEWS.map(({ value, text }) => {
               const isChosen = value === (isPanel ? view.view : shape);
               return (
