@@ -3,9 +3,8 @@
 Each route that a page requests is measured three times: a view (no answer is known to the client), a poll of an
 unchanged store (``If-None-Match``), and a poll after a report of a trial, a release and a grant. A view of an unchanged
 store may come from the server's cache, the poll after a change never does. CPU is that of all threads of the server.
-Airflow's own routes on the same server are a baseline. The store is SQLite, and PostgreSQL where its server
-programs are installed. With ``--quick`` only some routes of a small SQLite store are measured, without
-changes.
+Airflow's own routes on the same server are a baseline. The store is SQLite here, and PostgreSQL in
+``bench_api_postgresql``. With ``--quick`` only some routes of a small store are measured, without changes.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -33,6 +30,7 @@ from airflow_provider_dtrain.store.database.tables import (
 from airflow_provider_dtrain.store.store import Store, migrate
 from bench.framework.measuring import Run
 from bench.framework.rows import OURS, PEER, Bench, Goal, Row
+from bench.large_store import seeded
 from testbed.api_server import ApiServer
 from testbed.seed.airflow_side import migrate_metadata
 from testbed.stores import Server, server_programs
@@ -202,28 +200,35 @@ class Routes:
             self.add(route, CHANGED, path, tag)
 
 
-def measure(run: Run) -> None:
-    seeded = f"sqlite:///{run.folder / 'seeded.db'}"
-    scene = run.size("large", "small")
-    subprocess.run([sys.executable, "-m", "testbed.seed", "--store", seeded, "--scene", scene], check=True)
-    with contextlib.ExitStack() as stack:
-        urls = {SQLITE: seeded}
-        programs = None if run.is_quick else server_programs()
-        if programs is not None:
-            database = Server(programs)
-            stack.callback(database.stop)
-            database.start()
-            urls[POSTGRESQL] = database.new_database()
-            migrate(urls[POSTGRESQL])
-            copy(seeded, urls[POSTGRESQL])
-        for name, url in urls.items():
-            server = ApiServer(run.folder / name, url)
-            migrate_metadata(server.environment)
-            try:
-                server.start()
-                of_server(run, Client(server), Changes(url), name)
-            finally:
-                server.stop()
+def on_sqlite(run: Run) -> None:
+    """Measure all routes on the seeded store."""
+    on_store(run, seeded(run), SQLITE)
+
+
+def on_postgresql(run: Run) -> None:
+    """Measure all routes on a copy of the seeded store."""
+    programs = server_programs()
+    assert programs is not None
+    database = Server(programs)
+    try:
+        database.start()
+        url = database.new_database()
+        migrate(url)
+        copy(seeded(run), url)
+        on_store(run, url, POSTGRESQL)
+    finally:
+        database.stop()
+
+
+def on_store(run: Run, url: str, name: str) -> None:
+    """Measure all routes on one store."""
+    server = ApiServer(run.folder / name, url)
+    migrate_metadata(server.environment)
+    try:
+        server.start()
+        of_server(run, Client(server), Changes(url), name)
+    finally:
+        server.stop()
 
 
 def of_server(run: Run, client: Client, changes: Changes, database: str) -> None:
@@ -262,30 +267,35 @@ def copy(source: str, target: str) -> None:
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
 STATES = {VIEW: OURS, UNCHANGED: OURS, CHANGED: OURS}
 GOALS = tuple(Goal(side=side, at_most=100, quantile=0.95) for side in STATES)
-BENCH = Bench(
-    what="Requests of the pages, with 10,000 trials and 1,000 hosts",
-    rows=tuple(
-        row
-        for database in (SQLITE, POSTGRESQL)
-        for row in (
-            Row(
-                name=f"{AIRFLOWS}, {database}",
-                what="Airflow's own routes",
-                unit="ms",
-                sides=dict.fromkeys(AIRFLOW, PEER),
-            ),
-            *(
-                Row(name=f"{route}, {database}", what="One request", unit="ms", sides=STATES, goals=GOALS)
-                for route in routes(0)
-            ),
-            Row(
-                name=f"CPU, {database}",
-                what="CPU of the server, all routes",
-                unit="ms of CPU",
-                sides={**STATES, **dict.fromkeys(AIRFLOW, PEER)},
-            ),
-        )
-    ),
-    measure=measure,
-    rounds=(20, 5),
-)
+
+
+def bench(database: str, measure: Callable[[Run], None], missing: Callable[[], str | None] = lambda: None) -> Bench:
+    """Return the benchmark of one database."""
+    rows = [
+        Row(
+            name=f"{AIRFLOWS}, {database}",
+            what="Airflow's own routes",
+            unit="ms",
+            sides=dict.fromkeys(AIRFLOW, PEER),
+        ),
+        *(
+            Row(name=f"{route}, {database}", what="One request", unit="ms", sides=STATES, goals=GOALS)
+            for route in routes(0)
+        ),
+        Row(
+            name=f"CPU, {database}",
+            what="CPU of the server, all routes",
+            unit="ms of CPU",
+            sides={**STATES, **dict.fromkeys(AIRFLOW, PEER)},
+        ),
+    ]
+    return Bench(
+        what=f"Requests of the pages, with 10,000 trials and 1,000 hosts on {database}",
+        rows=tuple(rows),
+        measure=measure,
+        rounds=(10, 5),
+        missing=missing,
+    )
+
+
+BENCH = bench(SQLITE, on_sqlite)

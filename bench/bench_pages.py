@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.framework.measuring import Run
 from bench.framework.rows import OURS, PEER, Bench, Goal, Row
+from bench.large_store import seeded
 from bench.page_visits import opened, scroll, tasks_during, times_of
 from testbed.browser import browser
 from testbed.pages_site import PagesSite
@@ -47,7 +48,7 @@ SHELL, DATA = "Airflow's shell", "ours"
 def measure(run: Run) -> None:
     run.add("bundle", DATA, bundle_kb())
     with (
-        PagesSite(run.folder, scene=run.size("large", "small"), has_airflow=False) as site,
+        PagesSite(run.folder, has_airflow=False, url=seeded(run), is_seeded=True) as site,
         browser() as chrome,
     ):
         pages = {name: PAGES[name] for name in run.size(tuple(PAGES), ("cluster", "queue", "experiments"))}

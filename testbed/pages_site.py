@@ -38,10 +38,19 @@ class PagesSite:
     :param scene: of ``python -m testbed.seed``
     :param has_airflow: also write the DAG runs of the trials into the metadata database
     :param url: of the store; None = a SQLite file in the folder
+    :param is_seeded: the store is seeded already, and its trials do not go on
     """
 
-    def __init__(self, folder: Path, *, scene: str = "small", has_airflow: bool = True, url: str | None = None) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        scene: str = "small",
+        has_airflow: bool = True,
+        url: str | None = None,
+        is_seeded: bool = False,
+    ) -> None:
+        self.folder, self.is_seeded = folder, is_seeded
         self.url = url or f"sqlite:///{folder / 'seeded.db'}"
         self.server = ApiServer(folder, self.url)
         copies = ["--copies", str(folder / "dtrain" / "checkpoints")] if scene == "small" else []
@@ -61,6 +70,10 @@ class PagesSite:
 
     def start(self) -> None:
         """Seed the store, and start the server meanwhile."""
+        if self.is_seeded:
+            migrate_metadata(self.server.environment)
+            self.server.start()
+            return
         with (self.folder / "seed.log").open("wb") as log:
             self._seed = subprocess.Popen(
                 self._command, env=self.server.environment, stdout=log, stderr=subprocess.STDOUT,

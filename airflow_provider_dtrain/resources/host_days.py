@@ -87,7 +87,7 @@ class HostDay:
     slots: int
     #: By begin. Trials on a held gang come after it and hold the same slots.
     work: list[HostWork]
-    #: By begin. The time before the first one is not known: the host was not registered, or it is older than the store keeps.
+    #: By begin. Before the first one the host was not registered, or its states are older than the store keeps.
     states: list[HostStateSpan]
     #: By time.
     notes: list[HostNote]

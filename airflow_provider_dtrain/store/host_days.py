@@ -158,11 +158,11 @@ class HostDayRecords:
         present = conn.execute(query.order_by(hosts.c.name)).all()
         values = {"of_hosts": [row.name for row in present], "from_time": since, "to_time": until}
         begins = [since]
-        released = conn.execute(_RELEASED, values).all()
+        released = list(conn.execute(_RELEASED, values))
         if len(released) > SLOTS_MOST:
             # Slots that were released by then were not held after it.
             begins.append(released.pop().released_at)
-        former = conn.execute(_FORMER, values).all()
+        former = list(conn.execute(_FORMER, values))
         if len(former) > FACTS_MOST:
             begins.append(former.pop().until)
         checks = list(conn.execute(_CHECKS, values))

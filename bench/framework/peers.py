@@ -40,11 +40,16 @@ def requirements(name: str) -> list[str]:
     return [f"torch=={torch}" if one == "torch" else one for one in PEERS[name]]
 
 
+def cache_folder() -> Path:
+    """Return the folder for what later runs use again."""
+    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cached / "airflow-provider-dtrain" / "bench"
+
+
 def folder_of(name: str) -> Path:
     """Return the folder of an environment. Other packages or another interpreter get another one."""
-    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = json.dumps([sys.version, *requirements(name)])
-    return cached / "airflow-provider-dtrain" / "bench" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    return cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
 @cache
