@@ -1,7 +1,9 @@
 #!/bin/sh
-# A training host that runs only sshd. The first start generates its host keys.
+# A training host that runs only sshd. The service `keys` has made its host key and its list of authorized keys.
 set -eu
-install -d -m 700 -o dtrain -g dtrain /home/dtrain/.ssh
-install -m 600 -o dtrain -g dtrain /keys/id_ed25519.pub /home/dtrain/.ssh/authorized_keys
-ssh-keygen -A
-exec /usr/sbin/sshd -D -e -o PasswordAuthentication=no -o MaxStartups=100 -o MaxSessions=50
+for file in ssh_host_ed25519_key authorized_keys; do
+    [ -s "/keys/$file" ] && continue
+    echo "$(hostname): /keys/$file is missing. Make the keys first: docker compose up keys" >&2
+    exit 1
+done
+exec /usr/sbin/sshd -D -e

@@ -45,99 +45,16 @@ def wait_until(condition: Callable[[], Any], *, timeout_s: float, what: str, pol
         time.sleep(poll_s)
 
 
-class Standalone:
-    """``airflow standalone`` in its own process session.
+class AirflowApi:
+    """Requests to an API server of Airflow.
 
-    :param home: empty AIRFLOW_HOME
-    :param dags: DAGs folder
-    :param environment: further variables, e.g. ``AIRFLOW_CONN_*``
+    :param base: its URL, without a slash at the end
     """
 
-    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.home, self.port = home, free_port()
-        self.base = f"http://127.0.0.1:{self.port}"
-        self.environment = self._environment(dags) | dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, base: str) -> None:
+        self.base = base
         self._token = ""
 
-    def _environment(self, dags: Path) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-        root = str(Path(__file__).parents[1])
-        return kept | {
-            "PATH": f"{Path(sys.executable).parent}:{kept.get('PATH', '')}",
-            "PYTHONPATH": f"{root}:{kept.get('PYTHONPATH', '')}".rstrip(":"),
-            "AIRFLOW_HOME": str(self.home),
-            "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-            "AIRFLOW__CORE__PARALLELISM": "6",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.base}/execution/",
-            "AIRFLOW__API__BASE_URL": self.base,
-            "AIRFLOW__API__PORT": str(self.port),
-            "AIRFLOW__API__HOST": "127.0.0.1",
-            "AIRFLOW__API__WORKERS": "1",
-            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
-            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
-            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
-            # Files that did not change are not parsed again: that took a tenth of a core.
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-            # A busy machine may exceed the 5 s that a worker waits for an answer by default.
-            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
-        }
-
-    # -- life ----------------------------------------------------------------------------------
-    @property
-    def pid(self) -> int:
-        """Process whose children are the components of Airflow."""
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start Airflow and wait until scheduler, triggerer and DAG processor are healthy."""
-        log = (self.home / "standalone.log").open("wb")
-        command = [sys.executable, "-m", "airflow", "standalone"]
-        self._process = subprocess.Popen(
-            command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
-        wait_until(self.healthy, timeout_s=timeout_s, what="airflow standalone")
-        self._token = self.token("admin")
-
-    def stop(self) -> None:
-        """End every process of this Airflow."""
-        if self._process is None:
-            return
-        for sign, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
-            try:
-                os.killpg(self._process.pid, sign)
-                wait_until(self._gone, timeout_s=timeout_s, what="airflow's end")
-            except (ProcessLookupError, TimeoutError):
-                continue
-        self._process.wait(timeout=STOP_TIMEOUT_S)
-
-    def _gone(self) -> bool:
-        assert self._process is not None
-        self._process.poll()
-        try:
-            os.killpg(self._process.pid, 0)
-        except ProcessLookupError:
-            return True
-        return False
-
-    def healthy(self) -> bool:
-        """Return whether all components of Airflow report that they are healthy."""
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise RuntimeError((self.home / "standalone.log").read_text()[-4000:])
-        try:
-            health = self._request("GET", "/api/v2/monitor/health")
-        except (OSError, ValueError):
-            return False
-        return all(health[part]["status"] == "healthy" for part in ("scheduler", "triggerer", "dag_processor"))
-
-    # -- API -----------------------------------------------------------------------------------
     def _request(self, method: str, path: str, body: Any = None) -> Any:
         data = json.dumps(body).encode() if body is not None else None
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -150,15 +67,14 @@ class Standalone:
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"{method} {path}: {error.code} {error.read()[:2000]!r}") from None
 
-    def token(self, user: str) -> str:
-        """Return the token of a user with the name as password, or of an administrator if every user is one."""
-        if self.environment["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "True":
-            return str(self._request("GET", "/auth/token")["access_token"])
-        return str(self._request("POST", "/auth/token", {"username": user, "password": user})["access_token"])
+    def token(self, user: str, password: str | None = None) -> str:
+        """Return the token of a user, whose password is the name unless another one is given."""
+        login = {"username": user, "password": password or user}
+        return str(self._request("POST", "/auth/token", login)["access_token"])
 
-    def log_in(self, user: str) -> None:
-        """Send all later requests as a user, with the name as password."""
-        self._token = self.token(user)
+    def log_in(self, user: str, password: str | None = None) -> None:
+        """Send all later requests as a user."""
+        self._token = self.token(user, password)
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         """Return the answer of ``/api/v2<path>``."""
@@ -230,3 +146,101 @@ class Standalone:
         content = self.api("GET", path)["content"]
         lines = content if isinstance(content, list) else [content]
         return "\n".join(json.dumps(line) if isinstance(line, dict) else str(line) for line in lines)
+
+
+class Standalone(AirflowApi):
+    """``airflow standalone`` in its own process session.
+
+    :param home: empty AIRFLOW_HOME
+    :param dags: DAGs folder
+    :param environment: further variables, e.g. ``AIRFLOW_CONN_*``
+    """
+
+    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.home, self.port = home, free_port()
+        super().__init__(f"http://127.0.0.1:{self.port}")
+        self.environment = self._environment(dags) | dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _environment(self, dags: Path) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+        root = str(Path(__file__).parents[1])
+        return kept | {
+            "PATH": f"{Path(sys.executable).parent}:{kept.get('PATH', '')}",
+            "PYTHONPATH": f"{root}:{kept.get('PYTHONPATH', '')}".rstrip(":"),
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__PARALLELISM": "6",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.base}/execution/",
+            "AIRFLOW__API__BASE_URL": self.base,
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+            # Files that did not change are not parsed again: that took a tenth of a core.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+            # A busy machine may exceed the 5 s that a worker waits for an answer by default.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+        }
+
+    # -- life ----------------------------------------------------------------------------------
+    @property
+    def pid(self) -> int:
+        """Process whose children are the components of Airflow."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start Airflow and wait until scheduler, triggerer and DAG processor are healthy."""
+        log = (self.home / "standalone.log").open("wb")
+        command = [sys.executable, "-m", "airflow", "standalone"]
+        self._process = subprocess.Popen(
+            command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        wait_until(self.healthy, timeout_s=timeout_s, what="airflow standalone")
+        self.log_in("admin")
+
+    def stop(self) -> None:
+        """End every process of this Airflow."""
+        if self._process is None:
+            return
+        for sign, timeout_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
+            try:
+                os.killpg(self._process.pid, sign)
+                wait_until(self._gone, timeout_s=timeout_s, what="airflow's end")
+            except (ProcessLookupError, TimeoutError):
+                continue
+        self._process.wait(timeout=STOP_TIMEOUT_S)
+
+    def _gone(self) -> bool:
+        assert self._process is not None
+        self._process.poll()
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    def healthy(self) -> bool:
+        """Return whether all components of Airflow report that they are healthy."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError((self.home / "standalone.log").read_text()[-4000:])
+        try:
+            health = self._request("GET", "/api/v2/monitor/health")
+        except (OSError, ValueError):
+            return False
+        return all(health[part]["status"] == "healthy" for part in ("scheduler", "triggerer", "dag_processor"))
+
+    def token(self, user: str, password: str | None = None) -> str:
+        """Return the token of a user, or of an administrator if every user is one."""
+        if self.environment["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "True":
+            return str(self._request("GET", "/auth/token")["access_token"])
+        return super().token(user, password)

@@ -47,6 +47,7 @@ class Tool:
         return bool(shutil.which(self.program) or there)
 
 
+IMAGES, PODMAN = "every test that builds an image", ("/usr/libexec/podman", "/usr/lib/podman")
 TOOLS = (
     Tool("sshd", "openssh-server", "every test that reaches a host over SSH"),
     Tool("ip", "iproute2", "every test with hosts in network namespaces"),
@@ -55,6 +56,10 @@ TOOLS = (
     Tool("chromium", "chromium", "every test of the pages in a browser"),
     Tool("pgbouncer", "pgbouncer", "the store's test behind a pooler"),
     Tool("podman", "podman", "every test with a real container"),
+    Tool("mmdebstrap", "mmdebstrap", IMAGES),
+    Tool("catatonit", "catatonit", IMAGES, PODMAN),
+    Tool("netavark", "netavark", IMAGES, PODMAN),
+    Tool("aardvark-dns", "aardvark-dns", IMAGES, PODMAN),
     Tool("slurmctld", "slurm-wlm", "every test with a Slurm cluster"),
     Tool("munged", "munge", "every test with a Slurm cluster"),
     Tool("busybox", "busybox-static", "every test with a real container"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import runpy
 from collections.abc import Iterator
@@ -125,10 +126,17 @@ def test_the_compose_file_names_files_and_services_that_exist() -> None:
         if build := service.get("build"):
             context = folder / build["context"]
             assert (context / build["dockerfile"]).is_file()
+    hosts = [name for name, service in services.items() if service.get("command") == ["host.sh"]]
+    environment = services["airflow"]["environment"]
+    assert services["keys"]["command"] == ["make-keys.sh", *hosts]
+    assert environment["DTRAIN_HOSTS"].split() == hosts
+    for host in hosts:
+        assert json.loads(environment[f"AIRFLOW_CONN_{host.upper().replace('-', '_')}"])["host"] == host
+        assert f"{host}-keys:/keys/{host}" in services["keys"]["volumes"]
+        assert f"{host}-keys:/keys:ro" in services[host]["volumes"]
     for file in folder.glob("Dockerfile.*"):
-        context = ROOT if file.name == "Dockerfile.airflow" else folder
-        sources = re.findall(r"^COPY (?:--\S+ )*(.+) \S+$", file.read_text(), re.MULTILINE)
-        assert [name for line in sources for name in line.split() if not (context / name).exists()] == []
+        copied = re.findall(r"^COPY (?:--chmod=\d+ )?([^-].*) \S+$", file.read_text(), re.MULTILINE)
+        assert [name for line in copied for name in line.split() if not (ROOT / name).exists()] == []
 
 
 def paths_in(page: str) -> set[str]:
