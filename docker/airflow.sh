@@ -11,7 +11,7 @@ needed_mb=2048
 available_mb=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo)
 for file in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes; do
     [ -r "$file" ] || continue
-    limit_mb=$(awk '/^[0-9]+$/ {print int($1 / 1048576)}' "$file")
+    limit_mb=$(awk '/^[0-9]+$/ && length($1) < 15 {print int($1 / 1048576)}' "$file")
     [ "${limit_mb:-$available_mb}" -lt "$available_mb" ] && available_mb=$limit_mb
 done
 [ "$available_mb" -ge "$needed_mb" ] ||

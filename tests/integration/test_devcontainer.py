@@ -40,6 +40,8 @@ def test_the_command_after_creation_installs_and_passes_in_the_container(podman:
     dockerfile = ROOT / ".devcontainer" / document["build"]["dockerfile"]
     build = ["podman", "build", *builder.options, f"--file={dockerfile}", f"--tag={IMAGE}", str(dockerfile.parent)]
     podman.run(*build, online=True, timeout_s=CREATE_S)
+    node = podman.run("podman", "run", "--rm", "--network=none", IMAGE, "node", "--version").stdout
+    assert tuple(map(int, node.strip().removeprefix("v").split(".")[:2])) >= (20, 19), "the checks of the pages need it"
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True, timeout=120)
     place = "/workspaces/airflow-provider-dtrain"
