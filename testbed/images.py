@@ -40,7 +40,8 @@ as() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
 chown postgres "$PGDATA"
 mkdir -p /var/run/postgresql && chown postgres /var/run/postgresql
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
-    as initdb --username="$POSTGRES_USER" --pwfile=<(echo "$POSTGRES_PASSWORD") --auth-host=scram-sha-256 >/dev/null
+    echo "$POSTGRES_PASSWORD" >/tmp/password
+    as initdb --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-host=scram-sha-256 >/dev/null
     echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
     as pg_ctl -w -o "-c listen_addresses=" start >/dev/null
     as createdb --username="$POSTGRES_USER" "$POSTGRES_DB"
