@@ -41,7 +41,7 @@ chown postgres "$PGDATA"
 mkdir -p /var/run/postgresql && chown postgres /var/run/postgresql
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
     echo "$POSTGRES_PASSWORD" >/tmp/password
-    as initdb --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-host=scram-sha-256 >/dev/null
+    as initdb --encoding=UTF8 --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-host=scram-sha-256 >/dev/null
     echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
     as pg_ctl -w -o "-c listen_addresses=" start >/dev/null
     as createdb --username="$POSTGRES_USER" "$POSTGRES_DB"
