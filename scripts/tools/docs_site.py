@@ -1,4 +1,4 @@
-"""Builds the documentation site: `scripts/docs [--serve]`.
+"""Builds the documentation site: `scripts/docs [--serve | --figures]`.
 
 Collects the pages of docs/, pages made from the code, examples and project files in build/docs/source, and lets Sphinx
 make the site in build/docs/site. A link in Markdown names a file of the repository, so it works there; on the site, a
@@ -20,10 +20,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import reference
+import samples
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +84,8 @@ def _parts(found: dict[str, tuple[str, str]]) -> dict[str, str]:
         text = [f"# {part['part']}\n\n{part['about']}\n"]
         for group, names in part["groups"].items():
             text.append(f"\n## {group}\n" if group else "")
-            places = [f"{name}/index" if f"{name}/index.md" in found else name for name in names]
+            titles = dict(next(iter(name.items())) if isinstance(name, dict) else (name, "") for name in names)
+            places = {f"{name}/index" if f"{name}/index.md" in found else name: titles[name] for name in titles}
             listed.update(places)
             text.append(_toctree(places, hidden=False))
         made[f"{part['page']}.md"] = "".join(text)
@@ -94,9 +97,15 @@ def _parts(found: dict[str, tuple[str, str]]) -> dict[str, str]:
     return made
 
 
-def _toctree(places: list[str], *, hidden: bool = True) -> str:
+def _toctree(places: Iterable[str], *, hidden: bool = True) -> str:
+    """Return a table of contents.
+
+    :param places: pages; of a mapping, the values are their titles there, empty for those of the pages
+    """
     option = ":hidden:\n" if hidden else ":maxdepth: 1\n"
-    return f"\n```{{toctree}}\n{option}\n" + "".join(f"/{place}\n" for place in places) + "```\n"
+    titles = places if isinstance(places, Mapping) else dict.fromkeys(places, "")
+    rows = (f"{title} </{place}>\n" if title else f"/{place}\n" for place, title in titles.items())
+    return f"\n```{{toctree}}\n{option}\n{''.join(rows)}```\n"
 
 
 def _decisions() -> list[str]:
@@ -136,7 +145,7 @@ def _place(path: str) -> str | None:
         place = path.removeprefix("docs/")
         if place == "decisions/README.md" or place == "decisions":
             return "decisions/index.md"
-        return place if place.endswith((".md", ".png")) else f"files/{place}"
+        return place if place.endswith((".md", ".png", ".svg")) else f"files/{place}"
     if path == "dags":
         return "examples/index.md"
     if path.startswith("dags/"):
@@ -278,7 +287,11 @@ def main() -> int:
     )
     parser.add_argument("--serve", action="store_true", help="serve it on this machine afterwards, until Ctrl-C")
     parser.add_argument("--port", type=int, default=8000, help="port for --serve (default 8000)")
+    parser.add_argument("--figures", action="store_true", help="only print words, pictures and samples of each page")
     args = parser.parse_args()
+    if args.figures:
+        print(samples.report())
+        return 0
     try:
         build()
     except SiteError as error:

@@ -26,7 +26,7 @@ def page() -> str:
         f"| {' '.join(option['description'].split())} |\n"
         for name, option in options.items()
     )
-    return HEAD + "".join(rows)
+    return HEAD + "".join(rows) + "\nNext: [configuration of an experiment](configuration.md), [the store](store.md).\n"
 
 
 def main() -> int:

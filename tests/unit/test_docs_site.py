@@ -21,7 +21,7 @@ def site() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "scripts" / "tools"))
         yield importlib.import_module("docs_site")
-        for name in ("docs_site", "reference"):
+        for name in ("docs_site", "reference", "samples"):
             sys.modules.pop(name, None)
 
 
@@ -30,8 +30,12 @@ def pages(site: ModuleType) -> dict[str, str]:
     return {uri: text for uri, (_, text) in site.pages().items()}
 
 
+def toctrees(pages: dict[str, str]) -> str:
+    return "\n".join(one for text in pages.values() for one in re.findall(r"```\{toctree\}\n.*?```", text, re.DOTALL))
+
+
 def test_every_page_of_docs_has_a_place_in_the_navigation(pages: dict[str, str]) -> None:
-    listed = set(re.findall(r"^/(\S+)$", "".join(pages.values()), re.MULTILINE))
+    listed = set(re.findall(r"^(?:.* <)?/([^\s>]+)>?$", toctrees(pages), re.MULTILINE))
     missing = {uri.removesuffix(".md") for uri in pages} - listed - {"index"}
     assert missing == set()
     assert {f"{place}.md" for place in listed} <= set(pages)
