@@ -61,12 +61,13 @@ class _StoreLogs:
         view = attempt_of(self.hook, self.trial_id, attempt)
         if view.run is None:
             return _without_run(view)
+        found = rank_of(self.hook, view, rank)
+        copy = self.hook.store.log_copies.get(view.attempt_id, rank)
+        if copy is not None and copy.is_complete:
+            return None
         try:
-            found = rank_of(self.hook, view, rank)
             check_reach(self.hook.store, view, rank)
             copy_log(self.hook, view, found, redactor=redactor_now(self.hook.store.configs.get(view.config_id)))
-        except NotFoundError:
-            raise
         except DtrainError as error:
             return str(error)
         return None
@@ -143,16 +144,15 @@ class _Reader:
         for rank in wanted:
             key = view.run, rank.rank
             if key not in self.tails:
-                self.tails[key] = _Tail(self.hook, view.run, rank, self.args)
+                self.tails[key] = _Tail(self.hook, rank, self.args)
             self.tails[key].pump(view, rank)
 
 
 class _Tail:
     """Log of one rank, from the offset up to which it has been printed."""
 
-    def __init__(self, hook: DtrainHook, run: str, rank: RankView, args: Namespace) -> None:
+    def __init__(self, hook: DtrainHook, rank: RankView, args: Namespace) -> None:
         self.hook = hook
-        self.run = run
         self.args = args
         self.offset = -1024 * args.tail if args.tail else args.start or 0
         #: Nothing is printed from this byte on.
@@ -184,13 +184,11 @@ class _Tail:
 
     def _read(self, view: AttemptView, rank: RankView) -> None:
         from airflow_provider_dtrain.core.redaction import Redactor
-        from airflow_provider_dtrain.engine.operations.rank_log import check_reach, log_bytes
+        from airflow_provider_dtrain.engine.operations.rank_log import read_log
 
-        check_reach(self.hook.store, view, rank.rank)
         # The user of this command can read the file on the host as well.
         raw = Redactor()
-        place = (rank, self.offset, self.end)
-        for piece in log_bytes(self.hook, self.run, *place, redactor=raw, chunk_bytes=CHUNK_BYTES):
+        for piece in read_log(self.hook, view, rank, self.offset, self.end, redactor=raw, chunk_bytes=CHUNK_BYTES):
             self._print(piece.mark)
             self._print(piece.data)
             self.offset = piece.start + len(piece.data)

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.logs.query import LogQuery
 from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.logs import search as of_search
 from airflow_provider_dtrain.engine.operations.log_copy import copy_log
-from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, rank_of
+from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, rank_of, read_log
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError
 from airflow_provider_dtrain.errors import ConflictError, HostUnreachableError
 from airflow_provider_dtrain.store import log_copies as of_copies
@@ -189,6 +189,33 @@ def test_the_stored_end_is_all_there_is_when_the_host_is_gone(search, ticket, lo
     rows = api.get("/trials/1/log/search", text="error")["rows"]
     assert [row["text"] for row in rows] == ["ERROR at the end"]
     assert b"[bytes 0 to 4971 are on the host only]" in api.answer("GET", "/trials/1/log/text").content
+
+
+@SQLITE
+def test_a_complete_copy_is_read_instead_of_a_host_that_does_not_answer(search, ticket, logs, store):
+    content = b"head\n" + b"z" * 1000 + b"\n" + b"line\n" * 100_000
+    logs.write(0, content)
+    logs.freed = (5, 1006)
+    hook = logs.hook()
+
+    def text(offset: int = 0, end: int | None = None) -> bytes:
+        view = attempt_of(hook, 1, None)
+        pieces = read_log(hook, view, rank_of(hook, view, 0), offset, end, redactor=Redactor())
+        return b"".join(piece.mark + piece.data for piece in pieces)
+
+    copied(logs)
+    parts = ((0, None), (-12, None), (3, 1010), (500, 700), (1006, 300_000), (10**7, None))
+    from_host = [text(*part) for part in parts]
+    logs.is_away = True
+    # More may follow, so the copy is not the log.
+    with pytest.raises(HostUnreachableError):
+        text()
+    logs.is_away = False
+    search.end(ticket)
+    copied(logs)
+    logs.is_away = True
+    assert [text(*part) for part in parts] == from_host
+    assert b"left out by log_limit" in from_host[0]
 
 
 # -- search ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.engine.operations.host_rates import check_hosts
 from airflow_provider_dtrain.engine.operations.log_copy import copy_log
 from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy_notes, outputs_of
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
-from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, check_reach, log_bytes, rank_of
+from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, check_reach, rank_of, read_log
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, profile, stacks
 from airflow_provider_dtrain.engine.upkeep.deletion import remove_marked
 from airflow_provider_dtrain.engine.upkeep.host_actions import refuse_node
@@ -145,11 +145,11 @@ def _log(hook: DtrainHook, operation: StoredOperation, content: _Content) -> Jso
     if view.run is None:
         raise NotNowError(f"Attempt {view.number} waits for its slots, so it has no log.")
     rank = rank_of(hook, view, given["rank"])
-    check_reach(hook.store, view, rank.rank)
     if given.get("keep"):
+        check_reach(hook.store, view, rank.rank)
         return {"end": copy_log(hook, view, rank, redactor=content.redactor, is_wanted=content.is_wanted)}
     end = given["start"]
-    for piece in log_bytes(hook, view.run, rank, given["start"], given["end"], redactor=content.redactor):
+    for piece in read_log(hook, view, rank, given["start"], given["end"], redactor=content.redactor):
         content.put(piece.mark + piece.data)
         end = piece.start + len(piece.data)
     return {"end": end}

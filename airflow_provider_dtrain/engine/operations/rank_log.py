@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.lifecycle.timing import LOG_READ_S
-from airflow_provider_dtrain.errors import HostLostError, NotFoundError
+from airflow_provider_dtrain.errors import DtrainError, HostLostError, NotFoundError
 from airflow_provider_dtrain.hosts.channel.answers import Piece, piece_of
 
 if TYPE_CHECKING:
@@ -38,6 +38,54 @@ class LogBytes:
             return b""
         begin = self.start - self.freed
         return f"\n[bytes {begin} to {self.start} ({byte_size(self.freed)}) were left out by log_limit]\n".encode()
+
+
+def read_log(
+    hook: DtrainHook,
+    view: AttemptView,
+    rank: RankView,
+    offset: int,
+    end: int | None = None,
+    *,
+    redactor: Redactor,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[LogBytes]:
+    """Yield the bytes of a rank's log that its host has now, or those of a complete copy if the host does not answer.
+
+    :param view: an attempt that was granted
+    :param offset: first byte; negative = as many bytes before the end of the log
+    :param end: first byte that is not read; None = all
+    :param redactor: masks secrets of the host's bytes; in the copy they are masked in any case
+    :raises HostError: the host does not answer, and the store has no complete copy
+    """
+    assert view.run is not None
+    try:
+        check_reach(hook.store, view, rank.rank)
+        for piece in log_bytes(hook, view.run, rank, offset, end, redactor=redactor, chunk_bytes=chunk_bytes):
+            yield piece
+            offset = piece.start + len(piece.data)
+    except DtrainError:
+        copy = hook.store.log_copies.get(view.attempt_id, rank.rank)
+        if copy is None or not copy.is_complete:
+            raise
+        start = max(0, copy.end + offset) if offset < 0 else offset
+        yield from _copied(hook.store, view.attempt_id, rank.rank, start, copy.end if end is None else end)
+
+
+def _copied(store: Store, attempt_id: int, rank: int, offset: int, end: int) -> Iterator[LogBytes]:
+    while offset < end:
+        chunks = store.log_copies.chunks_from(attempt_id, rank, offset=offset, most=1)
+        if not chunks:
+            return
+        (chunk,) = chunks
+        until = min(chunk.end, end)
+        # The content of a chunk that stands for other bytes is the line that names them.
+        if len(chunk.content) != chunk.end - chunk.start:
+            yield LogBytes(start=until, data=b"", freed=until - offset)
+        else:
+            data = chunk.content[offset - chunk.start : until - chunk.start]
+            yield LogBytes(start=offset, data=data, freed=0)
+        offset = until
 
 
 def log_bytes(
