@@ -151,7 +151,7 @@ def test_a_candidate_has_the_notes_of_its_final_version_and_needs_no_date(fresh:
 @pytest.fixture(scope="module")
 def dist(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The release of the clone, which has caches that git ignores."""
-    (clone / "airflow_provider_dtrain" / "core" / "old-install.log").write_text("x")
+    (clone / "airflow_provider_dtrain" / "core" / ".coverage").write_text("x")
     (clone / "airflow_provider_dtrain" / "core" / "__pycache__").mkdir()
     (clone / "airflow_provider_dtrain" / "core" / "__pycache__" / "old.pyc").write_text("x")
     folder = tmp_path_factory.mktemp("dist")
