@@ -74,7 +74,7 @@ def by_click(chrome: Browser, site: PagesSite, lines: int) -> float:
     page = visit.page
     page.wait_for_timeout(1000)
     page.evaluate("document.addEventListener('click', () => (window.clicked = performance.now()), {capture: true})")
-    page.get_by_role("tab", name="Log", exact=True).or_(page.get_by_role("link", name="Log", exact=True)).first.click()
+    page.get_by_role("tab", name="Logs").click()
     page.wait_for_function("window.measured.line !== null")
     found = float(page.evaluate("window.measured.line - window.clicked"))
     check(page, lines)
