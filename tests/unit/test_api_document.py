@@ -75,7 +75,7 @@ def unbounded(schema: dict[str, Any], place: str, schemas: dict[str, Any]) -> It
                 yield f"{place}: list"
             yield from unbounded(schema["items"], f"{place}[]", schemas)
         case "string":
-            if not schema.keys() & {"maxLength", "enum", "const"} and schema.get("format") != "date-time":
+            if not schema.keys() & {"maxLength", "enum", "const"} and schema.get("format") not in ("date", "date-time"):
                 yield f"{place}: text"
         case "object":
             if schema.get("additionalProperties") is not False:
