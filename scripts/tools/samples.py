@@ -21,6 +21,8 @@ RUN_BY = {
     "docs/quickstart.md": ({"bash", "python"}, "tests/unit/test_quickstart_page.py"),
     "docs/operators.md": ({"python"}, "tests/integration/test_samples_run.py"),
     "docs/search.md": ({"python"}, "tests/integration/test_samples_run.py"),
+    "docs/own-hosts.md": ({"bash"}, "tests/integration/test_host_tutorials.py"),
+    "docs/ten-machines.md": ({"bash", "yaml"}, "tests/integration/test_host_tutorials.py"),
     "docs/first-search.md": ({"python", "yaml"}, "tests/integration/test_samples_run.py"),
     "docs/inference.md": ({"python"}, "tests/integration/test_inference_page.py"),
     "docs/slurm.md": ({"bash", "yaml", "sh"}, "tests/integration/test_slurm_pages.py"),
@@ -36,7 +38,7 @@ RUN_BY = {
     },
 }  # fmt: skip
 #: Page -> numbers of the sections that its test runs. The others need machines with GPUs.
-RUN_SECTIONS = {"quickstart": range(1, 7)}
+RUN_SECTIONS = {"quickstart": range(1, 7), "own-hosts": (1, 2, 5), "ten-machines": (2, 3, 4, 6)}
 #: Languages of programs and configurations. Blocks of other ones are output, or diagrams.
 PROGRAMS = {"bash", "console", "diff", "python", "sh", "sql", "yaml"}
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.M | re.S)
