@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Route
+from playwright.sync_api import Route, expect
 
 from testbed.browser import Visit
 from testbed.pages_site import PagesSite
@@ -109,3 +109,14 @@ def _with_bounds(route: Route) -> None:
     for row in document["rows"]:
         row["expected"] = "not known; protected in 35 h 58 min at the latest"
     route.fulfill(response=answer, json=document)
+
+
+def test_the_first_change_of_the_address_keeps_the_focus_and_the_typed_text(visit: Callable[..., Visit]) -> None:
+    page = visit("viewer").open("/plugin/dtrain/experiments")
+    field = page.get_by_role("textbox", name="Search names")
+    field.focus()
+    for length, character in enumerate("cif", 1):
+        page.keyboard.type(character)
+        page.wait_for_url(f"**/experiments?q={'cif'[:length]}", timeout=WAIT_MS)
+    expect(field).to_be_focused()
+    expect(field).to_have_value("cif")
