@@ -43,7 +43,7 @@ export const HistogramPicture = ({ name, histogram: { edges, counts, left_out: l
   const highest = Math.max(1, ...counts);
   const width = WIDTH / counts.length;
   const all = counts.reduce((sum, value) => sum + value, 0);
-  const ends = [edges[0] ?? 0, edges[edges.length - 1] ?? 0].map(number);
+  const ends = [edges[0] ?? 0, edges[edges.length - 1] ?? 0].map((edge) => number(edge));
   const note = `${plural(all, "value")}, at most ${count(highest)} in a bin${leftOut > 0 ? `, and ${count(leftOut)} that are NaN or infinite` : ""}`;
   return (
     <Frame axis="" high={ends[1] ?? ""} label={`Histogram ${name}: ${note}, from ${ends.join(" to ")}`} low={ends[0] ?? ""} note={note}>
