@@ -3,6 +3,7 @@ import { type PropsWithChildren, useLayoutEffect } from "react";
 import { Link } from "react-router-dom";
 
 import { TitleContext } from "../hooks/useTitle";
+import { reveal } from "../lib/reveal";
 import { PAGES } from "./pages";
 import { ROOT } from "./paths";
 import { Shell } from "./Shell";
@@ -12,7 +13,7 @@ const Navigation = ({ current }: { current: string | null }) => (
     {PAGES.filter(({ nav }) => nav !== null).map(({ nav, path }) => {
       const isCurrent = current === nav;
       return (
-        <Link aria-current={isCurrent ? "page" : undefined} key={path} to={`${ROOT}/${path}`}>
+        <Link aria-current={isCurrent ? "page" : undefined} key={path} ref={isCurrent ? reveal : undefined} to={`${ROOT}/${path}`}>
           <Center
             _hover={{ color: "fg" }}
             borderBottomColor="border.info"

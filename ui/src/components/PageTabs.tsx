@@ -2,6 +2,7 @@ import { Tabs } from "@chakra-ui/react";
 import { type ReactNode } from "react";
 
 import { ErrorBoundary } from "../app/ErrorBoundary";
+import { reveal } from "../lib/reveal";
 
 export interface PageTab {
   id: string;
@@ -22,7 +23,7 @@ export const PageTabs = ({ tabs, value, onChange }: Props) => {
     <Tabs.Root colorPalette="brand" lazyMount onValueChange={(next) => onChange(next.value)} size="sm" unmountOnExit value={chosen} variant="line">
       <Tabs.List overflowX="auto" overflowY="hidden">
         {tabs.map(({ id, label }) => (
-          <Tabs.Trigger flexShrink={0} key={id} value={id}>
+          <Tabs.Trigger flexShrink={0} key={id} ref={id === chosen ? reveal : undefined} value={id}>
             {label}
           </Tabs.Trigger>
         ))}

@@ -16,7 +16,7 @@ const listed = (...all: object[]) => ({ body: { series: all, truncated: false } 
 
 const CONTENTS: Record<string, object> = {
   curve: { curve: { note: "average precision 0.83", x: [0, 0.5, 1], x_label: "recall", y: [1, 1, 0.5], y_label: "precision" } },
-  histogram: { histogram: { counts: [1, 3, 0], edges: [-1, 0, 1, 2], left_out: 2 } },
+  histogram: { histogram: { counts: [1, 3, 0], edges: [-0.125, 0, 1, 2.25], left_out: 2 } },
   matrix: { matrix: { counts: [[8, 2], [1, 9]], labels: ["cat", HOSTILE] } },
   table: { table: { columns: ["id", HOSTILE], rows: [[1, HOSTILE], [null, true]], rows_total: 1200 } },
   text: { text: `${HOSTILE} is only text` },
@@ -65,7 +65,7 @@ describe("the media of a trial", () => {
     const { container } = show(<App />, ADDRESS);
     expect(await screen.findByText(`${HOSTILE} is only text`)).toBeTruthy();
     expect(await screen.findByText("The first 2 of 1,200 rows.")).toBeTruthy();
-    expect(await screen.findByRole("img", { name: `Histogram histogram ${HOSTILE}: 4 values, at most 3 in a bin, and 2 that are NaN or infinite, from -1 to 2` })).toBeTruthy();
+    expect(await screen.findByRole("img", { name: `Histogram histogram ${HOSTILE}: 4 values, at most 3 in a bin, and 2 that are NaN or infinite, from -0.125 to 2.25` })).toBeTruthy();
     expect(container.querySelectorAll("svg rect")).toHaveLength(3);
     expect(await screen.findByRole("img", { name: `Curve curve ${HOSTILE}: precision over recall, average precision 0.83` })).toBeTruthy();
     expect(container.querySelector("polyline")?.getAttribute("points")).toBe("0.00,0.00 160.00,0.00 320.00,80.00");

@@ -55,16 +55,18 @@ const Row = ({ row, attempt }: { row: RankRow; attempt: number }) => {
           {row.error?.split("\n").at(-1) ?? ""}
         </Table.Cell>
         <Table.Cell>
-          <Link className="dtrain-link" style={{ marginInlineEnd: "0.5rem" }} to={withQuery("", { trial, tab: "log", ranks: row.rank, attempt })}>
-            Log
-          </Link>
-          {row.log_tail === "" ? (
-            <Text color="fg.muted">empty</Text>
-          ) : (
-            <Button aria-expanded={isOpen} onClick={() => setOpen(!isOpen)} size="xs" variant="outline">
-              {isOpen ? "Hide its end" : "Show its end"}
-            </Button>
-          )}
+          <HStack gap={2}>
+            <Link className="dtrain-link" to={withQuery("", { trial, tab: "log", ranks: row.rank, attempt })}>
+              Log
+            </Link>
+            {row.log_tail === "" ? (
+              <Text color="fg.muted">empty</Text>
+            ) : (
+              <Button aria-expanded={isOpen} onClick={() => setOpen(!isOpen)} size="xs" variant="outline">
+                {isOpen ? "Hide its end" : "Show its end"}
+              </Button>
+            )}
+          </HStack>
         </Table.Cell>
       </Table.Row>
       {isOpen ? (
