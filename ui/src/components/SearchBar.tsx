@@ -16,15 +16,20 @@ interface Props {
 export const SearchBar = ({ value, onChange, placeholder, width = "280px" }: Props) => {
   const [text, setText] = useState(value);
   const [known, setKnown] = useState(value);
+  /** The text that was reported last. When it comes back as the value, the user may have typed more. */
+  const [sent, setSent] = useState<string | null>(null);
   if (known !== value) {
     setKnown(value);
-    setText(value);
+    if (value !== sent) {
+      setText(value);
+      setSent(null);
+    }
   }
   const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
   useEffect(() => () => clearTimeout(timer.current), []);
   const report = (next: string) => {
     clearTimeout(timer.current);
-    setKnown(next);
+    setSent(next);
     onChange(next);
   };
   const clear = (
