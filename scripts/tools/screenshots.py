@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -92,9 +93,20 @@ class Picture:
     prepare: Callable[[Page], None] = _nothing
 
 
+def _media(page: Page) -> None:
+    """Wait for the image, and choose an earlier step."""
+    page.get_by_role("img", name="samples/reconstruction, step 400").wait_for()
+    page.get_by_role("slider", name="Step").focus()
+    page.keyboard.press("ArrowLeft")
+
+
 _CIFAR = "/plugin/dtrain/experiments/{experiment cifar10-asha}"
 _GPT2 = "/plugin/dtrain/trials/{trial gpt2-finetune/0}"
 _FOUR = "&".join(f"trial={{trial cifar10-asha/{number}}}" for number in (1, 17, 4, 14))
+_SCATTER = quote('["scatter","best","params.lr"]')
+_CURVES = quote('["curves","metrics.accuracy",""]')
+_COLUMNS = "".join(f"&columns={name}" for name in ("experiment", "state", "best", "params.lr", "params.dropout", "tag"))
+_PAPER = quote('tag = "paper" and best > 0.5 and params.lr < 0.01')
 PICTURES = (
     Picture("cluster", "/plugin/dtrain/cluster", _slot_card),
     Picture("queue", "/plugin/dtrain/queue"),
@@ -106,6 +118,11 @@ PICTURES = (
     Picture("trial", _GPT2),
     Picture("trial-steps", _GPT2, _to("Where the time goes")),
     Picture("provenance", _GPT2 + "?tab=code", _packages),
+    Picture("failure", "/plugin/dtrain/trials/{trial cifar10-asha/7}"),
+    Picture("log", _GPT2 + "?tab=log&ranks=0&ranks=1"),
+    Picture("media", "/plugin/dtrain/trials/{trial mnist-grid/0}?tab=media", _media),
+    Picture("runs", f"/plugin/dtrain/runs?where={_PAPER}{_COLUMNS}&chart={_SCATTER}&chart={_CURVES}"),
+    Picture("use", "/plugin/dtrain/cluster?view=use&by=dag"),
     Picture("compare", "/plugin/dtrain/compare?" + _FOUR),
     Picture("editor", "/plugin/dtrain/experiments/new?fork={experiment cifar10-asha}", _mistake),
     Picture("tab", "/dags/gpt2_finetune/runs/{run gpt2_finetune}/tasks/train/plugin/dtrain-trial"),
