@@ -29,6 +29,17 @@ LABELS: dict[str, dict[str, Any]] = {
     "gpt2-finetune": {"display_name": "GPT-2 on support tickets", "tags": ["language"]},
     HOSTILE_NAME: {"description": "<img src=x onerror=window.hacked=1>", "tags": ["<u>tag</u>"]},
 }
+#: Experiment -> comments on it, each with its user.
+COMMENTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "cifar10-asha": (
+        (
+            "bob",
+            "Dropout above 0.3 **never helps** here, see the contour.\n\n- next: a cosine schedule\n- `warmup` of 500",
+        ),
+        ("alice", "Agreed. The best trial is the one that we deploy."),
+    ),
+    HOSTILE_NAME: (("<b>eve</b>", "<script>window.hacked=1</script> ![x](javascript:hacked) [y](javascript:hacked)"),),
+}
 SPACE = {
     "lr": {"type": "log", "minval": -4, "maxval": -1},
     "dropout": {"type": "double", "minval": 0, "maxval": 0.5},
@@ -107,6 +118,8 @@ def labels(site: Simulation) -> Life:
     for experiment in site.store.experiments.list():
         if experiment.name in LABELS:
             site.store.control.set("experiment", experiment.experiment_id, **LABELS[experiment.name], by="alice")
+            for by, text in COMMENTS.get(experiment.name, ()):
+                site.store.comments.add("experiment", experiment.experiment_id, text, user_id=by, by=by)
         if experiment.name == "cifar10-asha" and experiment.best_trial is not None:
             words = {"description": "Deployed on Monday", "tags": ["deployed"]}
             site.store.control.set("trial", experiment.best_trial, **words, by="alice")
@@ -124,7 +137,7 @@ def grid(site: Simulation) -> Life:
     """A grid search that completed, in another pool."""
     space = {
         "lr": {"type": "categorical", "vals": [0.0003, 0.003, 0.03]},
-        "dropout": {"type": "categorical", "vals": [0.0, 0.3]},
+        "seed": {"type": "categorical", "vals": [1, 2]},
     }
     described = document("mnist-grid", hyperparameters=space, searcher={"name": "grid"},
                          description="Baseline for the digits", labels=["baseline"],

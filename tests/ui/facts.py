@@ -98,11 +98,45 @@ PAGES = (
     Facts("runs-groups", "/plugin/dtrain/runs?where=metrics.accuracy+!%3D+null&by=params.optimizer&columns=best", (
         "best: mean ± std", "adamw", "Group by",
     )),
+    Facts(
+        "runs-charts",
+        "/plugin/dtrain/runs?where=tag+%3D+%22paper%22"
+        "&chart=%5B%22scatter%22%2C%22best%22%2C%22params.lr%22%5D&chart=%5B%22curves%22%2C%22metrics.accuracy%22%2C%22%22%5D",
+        ("best over params.lr",),
+    ),
     Facts("hostile-failure", "/plugin/dtrain/trials/{trial HOSTILE/2}", (
         "ValueError: <script>window.hacked=1</script>", "What to try", "Whole traceback",
     )),
     Facts("compare", "/plugin/dtrain/compare?trial={trial cifar10-asha/0}&trial={trial cifar10-asha/2}", (
         "Compare 2 trials", "Number in its experiment", "global_batch_size", "The same, and not shown",
+    )),
+    Facts("experiment-timeline", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=timeline", (
+        "Trials on their slots",
+    )),
+    Facts("experiment-rank", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=hyperparameters&draw=rank", (
+        "Rank by accuracy over",
+    )),
+    Facts("experiment-comments", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=comments", (
+        "Dropout above 0.3", "never helps", "a cosine schedule", "Agreed. The best trial is the one that we deploy.",
+    )),
+    Facts("hostile-comments", "/plugin/dtrain/experiments/{experiment HOSTILE}?tab=comments", (
+        "<b>eve</b>", "<script>window.hacked=1</script>",
+    )),
+    Facts("trial-log", "/plugin/dtrain/trials/{trial lr-too-high/0}?tab=log", (
+        "loss is nan", "<b>shown</b>", "Download",
+    )),
+    Facts("trial-log-search", "/plugin/dtrain/trials/{trial lr-too-high/0}?tab=log&grep=shard&level=warning", (
+        "15 lines found", "WARNING data: shard 39 took 5 s to load", "Show all lines",
+    )),
+    Facts("trial-log-ranks", "/plugin/dtrain/trials/{trial gpt2-finetune/0}?tab=log&ranks=0&ranks=1", (
+        "Rank 0 on a100-02", "Rank 1 on a100-02", "The other ranks follow the one under the pointer",
+    )),
+    Facts("trial-media", "/plugin/dtrain/trials/{trial mnist-grid/0}?tab=media", (
+        "samples/reconstruction", "validation/confusion", "weights/layer1", "400, the latest", "digit 5",
+        "the 8 <b>looks</b> like a 3 & the 1 like a 7",
+    )),
+    Facts("compare-media", "/plugin/dtrain/compare?trial={trial mnist-grid/0}&trial={trial mnist-grid/1}", (
+        "Compare 2 trials", "samples/reconstruction", "400, the latest",
     )),
     Facts("editor", "/plugin/dtrain/experiments/new", ("entrypoint",)),
     Facts("run-tab", "/dags/cifar10_asha/runs/{run cifar10_asha}/plugin/dtrain-run", ("cifar10-asha",)),

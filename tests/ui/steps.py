@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import Locator, Page
 
 #: Longest wait for data and for the result of an action, on a busy machine.
-WAIT_MS = 30_000
+WAIT_MS = 60_000
 
 
 def act(page: Page, menu: str, action: str, *, answer: str = "") -> None:

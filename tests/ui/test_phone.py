@@ -17,11 +17,6 @@ pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
 Visits = Callable[..., Visit]
 PHONE_PX = 390
 ASHA = "/plugin/dtrain/experiments/{experiment cifar10-asha}"
-#: Pages that are not in the list of all.
-MORE = (
-    Facts("experiment-timeline", f"{ASHA}?tab=timeline", ("Trials on their slots",)),
-    Facts("experiment-rank", f"{ASHA}?tab=hyperparameters&draw=rank", ("Rank by accuracy over",)),
-)
 #: Elements at the right of the window that no box with a scroll bar of its own contains.
 OUTSIDE = """() => [...document.querySelectorAll('[data-testid=dtrain] *')].filter((one) => {
     const box = one.getBoundingClientRect();
@@ -34,14 +29,15 @@ OUTSIDE = """() => [...document.querySelectorAll('[data-testid=dtrain] *')].filt
 
 @pytest.mark.each_change("queue-light", "experiment-timeline-dark")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("facts", [*PAGES, *MORE], ids=[page.name for page in (*PAGES, *MORE)])
+@pytest.mark.parametrize("facts", PAGES, ids=[page.name for page in PAGES])
 def test_a_page_does_not_scroll_sideways_and_is_accessible(
     visit: Visits, site: PagesSite, screenshot: Callable[[Visit, str], None], facts: Facts, theme: str
 ) -> None:
     one = visit("viewer", theme, width=PHONE_PX)
     page = one.open(site.address(facts.path))
-    if facts in MORE:
-        expect(page.get_by_test_id("dtrain").get_by_text(facts.texts[0]).first).to_be_visible(timeout=WAIT_MS)
+    for text in facts.texts[:1]:
+        # In a table, a text may be in a column that is not in the window.
+        page.get_by_test_id("dtrain").get_by_text(text).first.wait_for(state="attached", timeout=WAIT_MS)
     screenshot(one, f"phone-{facts.name}-{theme}")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE_PX
     assert page.evaluate(OUTSIDE) == []
