@@ -25,6 +25,7 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_extra_path = ["_extra"]
 html_css_files = ["extra.css"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options: dict[str, Any] = {"footer_icons": [], "navigation_with_keys": True}

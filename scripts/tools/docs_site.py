@@ -203,7 +203,8 @@ def collect() -> None:
         path = SOURCE / uri
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    shutil.copy(DOCS / "site" / "conf.py", SOURCE / "conf.py")
+    for name in ("conf.py", "scorer.js"):
+        shutil.copy(DOCS / "site" / name, SOURCE / name)
     (SOURCE / "_static").mkdir()
     shutil.copy(DOCS / "site" / "extra.css", SOURCE / "_static" / "extra.css")
     if library := mermaid():

@@ -1,0 +1,134 @@
+"""The built documentation site in a browser: keyboard, names of diagrams, and a search that needs no network."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route
+
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "build" / "docs" / "site"
+#: One Sphinx build, on a busy machine.
+BUILD_S = 900
+#: Question, as a user types it -> page that answers it.
+QUESTIONS = {
+    "conda environment on a host": "faq",
+    "slack message when a training fails": "faq",
+    "which ports are used": "faq",
+    "continue from a checkpoint after a crash": "failures",
+    "several triggerers": "faq",
+    "install packages from requirements.txt": "faq",
+    "sbatch time limit": "coming-from-sbatch",
+    "learning rate search": "first-search",
+    "PostgreSQL": "store",
+    "remove a host": "cli",
+    "training is slow": "diagnose",
+    "AMD GPUs": "faq",
+}
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The site, served on this machine. With ``DTRAIN_BUILT_DOCS`` it is the one that `scripts/docs` has built."""
+    if not os.environ.get("DTRAIN_BUILT_DOCS"):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, str(ROOT / "scripts" / "tools" / "docs_site.py")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BUILD_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+    handler = functools.partial(Quiet, directory=str(SITE))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def page(chrome: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A tab that reaches nothing but the site."""
+    theme = request.param if hasattr(request, "param") else "light"
+    context = chrome.new_context(color_scheme=theme, viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(60_000)
+
+    def only_the_site(route: Route) -> None:
+        route.continue_() if route.request.url.startswith(address) else route.abort()
+
+    context.route("**/*", only_the_site)
+    yield context.new_page()
+    context.close()
+
+
+def drawn(page: Page) -> None:
+    """Wait until the diagrams of a page are drawn."""
+    page.wait_for_function("[...document.querySelectorAll('pre.mermaid')].every(one => one.dataset.processed)")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_typed_into_the_search_finds_its_page_among_the_first_three(
+    page: Page, address: str, question: str
+) -> None:
+    page.goto(f"{address}/index.html")
+    field = page.get_by_role("textbox", name="Search").first
+    field.fill(question)
+    field.press("Enter")
+    page.wait_for_selector("#search-results p.search-summary:not(:empty)")
+    page.wait_for_function("!document.querySelector('#search-progress')?.textContent.includes('...')")
+    links = page.locator("#search-results ul.search li > a")
+    found = [str(link.get_attribute("href")).split("#")[0].split("?")[0] for link in links.all()]
+    pages = list(dict.fromkeys(found))
+    assert f"{QUESTIONS[question]}.html" in pages[:3], pages[:8]
+
+
+def test_the_site_works_from_files_without_a_server(chrome: Browser, address: str) -> None:
+    context = chrome.new_context(offline=True)
+    page = context.new_page()
+    page.goto(f"file://{SITE}/search.html?q=postgresql")
+    page.wait_for_selector("#search-results ul.search li > a")
+    assert "store.html" in str(
+        page.locator("#search-results ul.search li > a").evaluate_all(
+            "links => links.map(link => link.getAttribute('href')).join(' ')"
+        )
+    )
+    context.close()
+
+
+def test_the_keyboard_reaches_content_search_and_diagrams(page: Page, address: str) -> None:
+    page.goto(f"{address}/scheduling.html")
+    drawn(page)
+    seen = []
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        now = page.evaluate(
+            "(() => { const at = document.activeElement; const style = getComputedStyle(at); return [at.tagName,"
+            " at.className, at.getAttribute('href') || at.name || '', style.outlineStyle, style.boxShadow]; })()"
+        )
+        seen.append(now)
+        if now[0] == "PRE":
+            break
+    assert seen[0][2].endswith("#furo-main-content"), "the first stop skips the navigation"
+    assert any(tag == "INPUT" and name == "q" for tag, _, name, *_ in seen)
+    assert seen[-1][0] == "PRE", "a diagram that scrolls can be reached"
+    # A focus that cannot be seen is a trap.
+    invisible = [one for one in seen if one[3] == "none" and one[4] == "none" and one[0] in ("A", "PRE")]
+    assert invisible == []
+
+
+def test_a_diagram_has_a_name_and_a_text_for_screen_readers(page: Page, address: str) -> None:
+    page.goto(f"{address}/life-of-a-trial.html")
+    drawn(page)
+    for drawing in page.locator("pre.mermaid svg").all():
+        assert drawing.get_attribute("aria-labelledby")
+        assert drawing.get_attribute("aria-describedby")
