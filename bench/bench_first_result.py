@@ -94,7 +94,7 @@ def bare(clone: Path, folder: Path) -> dict[str, float]:
             (self.dags / "bare.py").write_text(BARE_DAG)
 
     python = clone / ".demo" / "venv" / "bin" / "python"
-    uninstall = [python, "-m", "pip", "uninstall", "-q", "-y", "airflow-provider-dtrain"]
+    uninstall = [str(python), "-m", "pip", "uninstall", "-q", "-y", "airflow-provider-dtrain"]
     subprocess.run(uninstall, check=True, timeout=DEMO_S)
     folder.mkdir()
     began = time.monotonic()
