@@ -106,6 +106,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/cluster/day": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Day Of Hosts
+         * @description Return what hosts did on a day: work on their slots, states, checks. Work of other DAGs has no names.
+         */
+        get: operations["day_of_hosts_api_v1_cluster_day_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/cluster/utilization": {
         parameters: {
             query?: never;
@@ -3543,6 +3563,50 @@ export interface components {
             host: components["schemas"]["ClusterHost"];
         };
         /**
+         * HostDay
+         * @description Work, states and facts of one host.
+         */
+        HostDay: {
+            /** Name */
+            name: string;
+            /** Pool */
+            pool: string;
+            /** Slots */
+            slots: number;
+            /** Work */
+            work: components["schemas"]["HostWork"][];
+            /** States */
+            states: components["schemas"]["HostStateSpan"][];
+            /** Notes */
+            notes: components["schemas"]["HostNote"][];
+            /** Held Slot S */
+            held_slot_s: number;
+            /** Idle Slot S */
+            idle_slot_s: number;
+            /** Away Slot S */
+            away_slot_s: number;
+        };
+        /**
+         * HostDays
+         * @description Days of hosts, or the part of a day that fits an answer.
+         */
+        HostDays: {
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /**
+             * Until
+             * Format: date-time
+             */
+            until: string;
+            /** Is Cut */
+            is_cut: boolean;
+            /** Hosts */
+            hosts: components["schemas"]["HostDay"][];
+        };
+        /**
          * HostDescription
          * @description One host: state, slots, holders, facts of its last probe, and the latest results of its checks.
          */
@@ -3598,6 +3662,32 @@ export interface components {
             slots: (number | null)[];
         };
         /**
+         * HostNote
+         * @description Result of a check of a host, or a slow rank that a follower named on it.
+         */
+        HostNote: {
+            kind: components["schemas"]["HostNoteKind"];
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Until */
+            until: string | null;
+            /** Text */
+            text: string;
+            /** Is Slow */
+            is_slow: boolean;
+            /** Trial Id */
+            trial_id?: number | null;
+        };
+        /**
+         * HostNoteKind
+         * @description Fact about a host.
+         * @enum {string}
+         */
+        HostNoteKind: "check" | "slow_rank";
+        /**
          * HostProvenance
          * @description A host of the gang, as it was at the launch.
          */
@@ -3630,6 +3720,22 @@ export interface components {
          */
         HostState: "ready" | "draining" | "drained" | "disabled" | "unreachable" | "lost";
         /**
+         * HostStateSpan
+         * @description Time in which a host was in one state.
+         */
+        HostStateSpan: {
+            state: components["schemas"]["HostState"];
+            /** Reason */
+            reason: string;
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /** Until */
+            until: string | null;
+        };
+        /**
          * HostUtilization
          * @description Utilization of one host: of its GPUs, and without any of its CPUs.
          */
@@ -3642,6 +3748,36 @@ export interface components {
             mean: (number | null)[];
             /** Devices */
             devices: components["schemas"]["DeviceUtilization"][];
+        };
+        /**
+         * HostWork
+         * @description Slots of a host that a trial, a held gang or a check held.
+         */
+        HostWork: {
+            kind: components["schemas"]["WorkKind"];
+            /** Slots */
+            slots: number[];
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /** Started At */
+            started_at?: string | null;
+            /** Until */
+            until: string | null;
+            /** Trial Id */
+            trial_id?: number | null;
+            /** Trial Number */
+            trial_number?: number | null;
+            trial_state?: components["schemas"]["TrialState"] | null;
+            /** Experiment Id */
+            experiment_id?: number | null;
+            /**
+             * Name
+             * @default
+             */
+            name: string;
         };
         /**
          * Hyperparameter
@@ -5949,6 +6085,12 @@ export interface components {
          */
         Verdict: "equal" | "differs" | "nothing" | "pending";
         /**
+         * WorkKind
+         * @description Holder of slots.
+         * @enum {string}
+         */
+        WorkKind: "trial" | "gang" | "check" | "other";
+        /**
          * _Form
          * @description A document of a host.
          */
@@ -6335,6 +6477,94 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Usage"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    day_of_hosts_api_v1_cluster_day_get: {
+        parameters: {
+            query: {
+                /** @description names; unknown ones are left out */
+                host: string[];
+                /** @description in UTC; the last 24 hours without it */
+                day?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostDays"];
                 };
             };
             /** @description not logged in */
