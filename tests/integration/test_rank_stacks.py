@@ -70,7 +70,7 @@ async def test_the_stacks_of_running_ranks_are_shown_and_the_ranks_run_on(
     assert "has no rank 2: it has 0 to 1" in capsys.readouterr().err
     traced = {"batches": 2, "with_stack": False}
     assert await code_of(asked(ticket.trial_id, rank=[1], **traced), trials_stack.trace) == 0
-    assert "by rank 1. The traces become outputs" in capsys.readouterr().out
+    assert "from the next batch on, by rank 1.\nTraces of the host of rank 0" in capsys.readouterr().out
     [request] = tmp_path.glob("**/profile_requested")
     assert json.loads(request.read_text())["ranks"] == [1]
     assert await code_of(asked(ticket.trial_id, rank=[2], **traced), trials_stack.trace) == 1

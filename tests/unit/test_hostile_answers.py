@@ -362,8 +362,9 @@ def test_a_log_that_a_host_sends_from_nowhere_is_a_note_and_the_end_that_the_sto
     hook: Any = Hosts({"h": {"read": {"offset": 2**62, "size": 9, "data": b""}}})
     rank: Any = SimpleNamespace(rank=0, host="h", log_tail="last words")
     args: Any = SimpleNamespace(all=False, tail=None, start=None, end=None, follow=False)
-    view: Any = SimpleNamespace(ended_at=datetime.now(UTC), is_external=False)
-    _Tail(hook, "t1.1.1", rank, args).pump(view, rank)
+    view: Any = SimpleNamespace(attempt_id=1, run="t1.1.1", ended_at=datetime.now(UTC), is_external=False)
+    hook.store.log_copies = SimpleNamespace(get=lambda *_: None)
+    _Tail(hook, rank, args).pump(view, rank)
     found = capsys.readouterr()
     assert "Host 'h' broke the protocol" in found.err
     assert found.out == "last words"
