@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,11 @@ class Reports(MediaReports):
 
 
 @pytest.fixture
-def reports(tmp_path: Path) -> Reports:
-    return Reports(tmp_path)
+def reports(tmp_path: Path) -> Iterator[Reports]:
+    reports = Reports(tmp_path)
+    yield reports
+    # Its thread would write into the folder, which is removed, and warn during the next test.
+    reports.media.close()
 
 
 def files(reports: Reports, folder: Path) -> dict[str, bytes]:
@@ -301,6 +305,10 @@ def test_a_disk_that_hangs_never_blocks_a_step(
         assert time.monotonic() - began < 20
     finally:
         held.set()
+        # It would warn during the next test.
+        for thread in threading.enumerate():
+            if thread.name == "dtrain-media":
+                thread.join(30)
     assert [record.message.partition(" are dropped")[2] for record in caplog.records] == [
         " while more wait to be written than memory is kept for. Training continues.",
         ": the disk did not take them within 0 s.",
