@@ -6,6 +6,7 @@ environment, after this package has been uninstalled from it: `airflow standalon
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -87,7 +88,9 @@ def bare(clone: Path, folder: Path) -> dict[str, float]:
     class Bare(Standalone):
         """An Airflow with one DAG of one task."""
 
-        bundles = '[{"name": "dags-folder", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle"}]'
+        bundles = json.dumps(
+            [{"name": "dags-folder", "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": {}}]
+        )
 
         def write_dags(self) -> None:
             self.dags.mkdir(parents=True, exist_ok=True)
