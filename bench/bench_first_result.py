@@ -161,11 +161,16 @@ BENCH = Bench(
         Row(name="clone", what="git clone of a local repository", unit="s", sides=ONE),
         Row(name="environment", what="Virtual environment, PyTorch, Airflow, this package", unit="s", sides=ONE),
         Row(name="Airflow ready", what="From its start until the DAG is triggered", unit="s", sides=BOTH, base=BARE),
-        Row(name="task", what="From the trigger to the first accuracy, or to the end of the bare task", unit="s",
-            sides=BOTH, base=BARE),
+        Row(
+            name="task",
+            what="From the trigger to the first accuracy, or to the end of the bare task",
+            unit="s",
+            sides=BOTH,
+            base=BARE,
+        ),
         Row(name="Airflow and task", what="The two parts before together", unit="s", sides=BOTH, base=BARE),
     ),
     measure=measure,
     rounds=(3, 1),
     missing=lambda: None if shutil.which("git") else "git is missing",
-)  # fmt: skip
+)

@@ -132,8 +132,11 @@ def _sources() -> list[str]:
     """Return the lines of a sources.list, from the archives that this machine uses."""
     listed = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(ORIGIN) $(CODENAME) $(REPO_URI)", "Created-By: Packages"],
-        capture_output=True, text=True, timeout=60, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
     lines = []
     for line in dict.fromkeys(listed.splitlines()):
         origin, codename, uri = line.split()

@@ -123,9 +123,14 @@ class Podman:
         :raises AssertionError: it failed, and ``check`` is true
         """
         done = subprocess.run(
-            self.argv(*argv, online=online, cwd=cwd), capture_output=True, text=True, timeout=timeout_s,
-            env={**self.environment, **(variables or {})}, stdin=stdin, check=False,
-        )  # fmt: skip
+            self.argv(*argv, online=online, cwd=cwd),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env={**self.environment, **(variables or {})},
+            stdin=stdin,
+            check=False,
+        )
         if check and done.returncode != 0:
             raise AssertionError(f"{' '.join(argv)}: {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
         return done

@@ -201,9 +201,13 @@ class Standalone(AirflowApi):
         log = (self.home / "standalone.log").open("wb")
         command = [sys.executable, "-m", "airflow", "standalone"]
         self._process = subprocess.Popen(
-            command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            command,
+            env=self.environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
             start_new_session=True,
-        )  # fmt: skip
+        )
         wait_until(self.healthy, timeout_s=timeout_s, what="airflow standalone")
         self.log_in("admin")
 

@@ -286,9 +286,13 @@ def served(on: Installation) -> Iterator[Callable[..., bytes]]:
 
     with (on.folder / "api-server.log").open("wb") as log:
         server = subprocess.Popen(
-            [on.bin / "airflow", "api-server"], env=on.environment, cwd=on.home, stdout=log, stderr=log,
+            [on.bin / "airflow", "api-server"],
+            env=on.environment,
+            cwd=on.home,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
-        )  # fmt: skip
+        )
     try:
         until = time.monotonic() + START_S
         while True:

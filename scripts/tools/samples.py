@@ -33,10 +33,17 @@ RUN_BY = {
     **{
         f"docs/training/{name}.md": ({"python"}, "tests/unit/test_training_page.py")
         for name in (
-            "checkpoints", "core-api", "integrations", "large-batches", "media", "reference", "script", "trial-class",
+            "checkpoints",
+            "core-api",
+            "integrations",
+            "large-batches",
+            "media",
+            "reference",
+            "script",
+            "trial-class",
         )
     },
-}  # fmt: skip
+}
 #: Page -> numbers of the sections that its test runs. The others need machines with GPUs.
 RUN_SECTIONS = {"quickstart": range(1, 7), "own-hosts": (1, 2, 5), "ten-machines": (2, 3, 4, 6)}
 #: Languages of programs and configurations. Blocks of other ones are output, or diagrams.

@@ -116,8 +116,11 @@ def test_former_states_are_kept_with_their_reasons(store, site, clock) -> None:
     clock.advance(600)
     found = one_day(store)
     assert [(str(one.state), one.reason) for one in found.states] == [
-        ("ready", ""), ("unreachable", "no route"), ("draining", HOSTILE), ("drained", HOSTILE),
-    ]  # fmt: skip
+        ("ready", ""),
+        ("unreachable", "no route"),
+        ("draining", HOSTILE),
+        ("drained", HOSTILE),
+    ]
     edges = [NOON + HOUR * 2 + timedelta(seconds=600 * number) for number in range(3)]
     assert [one.since for one in found.states] == [NOON, *edges]
     assert [one.until for one in found.states] == [*edges, None]
@@ -177,8 +180,9 @@ def test_checks_and_slow_ranks_are_notes(store, site, clock) -> None:
     ]
     assert notes[2].text.startswith("Rank 3 on a takes 2.0 times")
     assert [(one.is_slow, one.text) for one in one_day(store, name="b").notes] == [
-        (False, "1 measurements without a finding"), (True, "network slow"),
-    ]  # fmt: skip
+        (False, "1 measurements without a finding"),
+        (True, "network slow"),
+    ]
 
 
 def test_of_more_than_an_answer_has_the_latest_part_is_complete(store, clock, monkeypatch) -> None:
@@ -223,16 +227,22 @@ def test_work_of_dags_that_a_user_may_not_read_has_no_names(store, site, clock, 
     answer = api.answer("GET", "/cluster/day?host=a&host=<b>")
     (found,) = answer.json()["hosts"]
     assert [(one["kind"], one["trial_id"], one["experiment_id"], one["name"]) for one in found["work"]] == [
-        ("trial", 1, 1, "e"), ("other", None, None, ""),
-    ]  # fmt: skip
+        ("trial", 1, 1, "e"),
+        ("other", None, None, ""),
+    ]
     assert [(one["text"], one["trial_id"]) for one in found["notes"]] == [("slow rank", None)]
     assert found["held_slot_s"] == 5 * 3600 + 60
     assert "secret" not in answer.text
     for query, status in (
-        ("", 422), ("host=" + "h" * 64, 422), ("host=a&day=soon", 422), ("host=a&day=2026-02-30", 422),
-        ("&".join(f"host=h{number}" for number in range(101)), 422), ("host=nowhere", 404),
-        ("host=a&day=2030-01-01", 422), ("host=a&day=0001-01-01", 422),
-    ):  # fmt: skip
+        ("", 422),
+        ("host=" + "h" * 64, 422),
+        ("host=a&day=soon", 422),
+        ("host=a&day=2026-02-30", 422),
+        ("&".join(f"host=h{number}" for number in range(101)), 422),
+        ("host=nowhere", 404),
+        ("host=a&day=2030-01-01", 422),
+        ("host=a&day=0001-01-01", 422),
+    ):
         assert api.answer("GET", f"/cluster/day?{query}").status_code == status, query
     assert Api(store, plugins=False).answer("GET", "/cluster/day?host=a").status_code == 403
 

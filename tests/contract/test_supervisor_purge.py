@@ -37,8 +37,16 @@ def layout(tmp_path: Path) -> Layout:
     write(remote / "environments" / f"{'f' * 64}.0123.deleted" / "big")
     write(state / "runs" / "0123abcd-t1.1.7" / "checkpoints" / "weights", 50_000)
     write(state / "runs" / "0123abcd-t1.1.7" / "ended")
-    for name in ("tombstones/0123abcd-t1.1.7", "tombstones/0123abcd-t1.1.7+launch", "slots/0.lock", "slots/0.token",
-                 "store.json", "store.lock", "listed_devices.json", f"warm/{DIGEST[:32]}.json"):  # fmt: skip
+    for name in (
+        "tombstones/0123abcd-t1.1.7",
+        "tombstones/0123abcd-t1.1.7+launch",
+        "slots/0.lock",
+        "slots/0.token",
+        "store.json",
+        "store.lock",
+        "listed_devices.json",
+        f"warm/{DIGEST[:32]}.json",
+    ):
         write(state / name)
     return found
 
@@ -64,8 +72,12 @@ def test_a_dry_run_names_all_and_removes_nothing(layout: Layout) -> None:
     found = everything(layout, dry_run=True)
     assert files(layout.remote_dir, layout.state_dir) == before
     assert {part: row["count"] for part, row in found["parts"].items()} == {
-        "runs": 2, "environments": 2, "code and libraries": 4, "records": 8, "supervisor": 1,
-    }  # fmt: skip
+        "runs": 2,
+        "environments": 2,
+        "code and libraries": 4,
+        "records": 8,
+        "supervisor": 1,
+    }
     assert found["parts"]["runs"]["bytes"] >= 50_000
     assert (found["busy"], found["left"]) == ([], [])
 
@@ -81,10 +93,16 @@ def test_nothing_is_left_and_not_even_the_folders(layout: Layout) -> None:
 def test_files_of_a_user_stay_wherever_they_are(layout: Layout) -> None:
     remote, state = Path(layout.remote_dir), Path(layout.state_dir)
     own = [
-        remote / "notes.txt", remote / "environments" / "mine" / "bin" / "python", remote / "images" / "photo.json",
-        remote / "tools" / f"{DIGEST[:63]}.tar.gz", state / "runs" / "tensorboard" / "events", state / "data.json",
-        state / "slots" / "x.lock", state / "tombstones" / "t1", remote.parent / "train.py",
-    ]  # fmt: skip
+        remote / "notes.txt",
+        remote / "environments" / "mine" / "bin" / "python",
+        remote / "images" / "photo.json",
+        remote / "tools" / f"{DIGEST[:63]}.tar.gz",
+        state / "runs" / "tensorboard" / "events",
+        state / "data.json",
+        state / "slots" / "x.lock",
+        state / "tombstones" / "t1",
+        remote.parent / "train.py",
+    ]
     for path in own:
         write(path)
     found = everything(layout)
@@ -96,10 +114,12 @@ def test_files_of_a_user_stay_wherever_they_are(layout: Layout) -> None:
 def test_links_are_never_followed(layout: Layout, tmp_path: Path, place: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     places = {
-        "remote": Path(layout.remote_dir), "state": Path(layout.state_dir),
-        "environments": Path(layout.remote_dir, "environments"), "runs": Path(layout.state_dir, "runs"),
+        "remote": Path(layout.remote_dir),
+        "state": Path(layout.state_dir),
+        "environments": Path(layout.remote_dir, "environments"),
+        "runs": Path(layout.state_dir, "runs"),
         "run": Path(layout.state_dir, "runs", "0123abcd-t1.1.7", "checkpoints"),
-    }  # fmt: skip
+    }
     places[place].rename(elsewhere)
     places[place].symlink_to(elsewhere)
     before = files(str(elsewhere))

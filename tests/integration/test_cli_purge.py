@@ -19,9 +19,18 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.nightly]
 @pytest.fixture
 def gangs(world: World) -> Iterator[Gangs]:
     added = world(
-        "hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(world.folder / "host-state"),
-        "--lock-dir", new_lock_dir(world.folder), "--remote-dir", str(world.folder / "remote"),
-    )  # fmt: skip
+        "hosts",
+        "add",
+        "local",
+        "--slots",
+        "cpu:2",
+        "--state-dir",
+        str(world.folder / "host-state"),
+        "--lock-dir",
+        new_lock_dir(world.folder),
+        "--remote-dir",
+        str(world.folder / "remote"),
+    )
     assert added.code == 0, added.err
     gangs = Gangs(world)
     with pytest.MonkeyPatch.context() as patch:

@@ -150,8 +150,10 @@ def test_training_code_reaches_neither_keys_nor_the_database(services: Composed)
     for path in ("/keys/ssh_host_ed25519_key", "/etc/shadow"):
         assert "Permission denied" in services.exec("host-1", "cat", path, user="dtrain", check=False)
     assert services.exec("host-1", "sh", "-c", "ls /keys").split() == [
-        "authorized_keys", "ssh_host_ed25519_key", "ssh_host_ed25519_key.pub",
-    ]  # fmt: skip
+        "authorized_keys",
+        "ssh_host_ed25519_key",
+        "ssh_host_ed25519_key.pub",
+    ]
     resolve = "import socket; print(socket.gethostbyname_ex({!r})[2])"
     python = ("/opt/train/bin/python", "-c")
     assert services.exec("host-1", *python, resolve.format("host-2"), user="dtrain").startswith("['")

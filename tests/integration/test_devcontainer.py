@@ -46,10 +46,22 @@ def test_the_command_after_creation_installs_and_passes_in_the_container(podman:
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True, timeout=120)
     place = "/workspaces/airflow-provider-dtrain"
     created = podman.run(
-        "podman", "run", "--rm", "--network=host", *(["--privileged"] if document["privileged"] else []),
-        f"--user={document['remoteUser']}", f"--volume={clone}:{place}", f"--workdir={place}",
-        "--env=PIP_CONFIG_FILE=/builder/pip.conf", *builder.volumes, IMAGE, "sh", "-c", document["postCreateCommand"],
-        online=True, timeout_s=CREATE_S,
-    )  # fmt: skip
+        "podman",
+        "run",
+        "--rm",
+        "--network=host",
+        *(["--privileged"] if document["privileged"] else []),
+        f"--user={document['remoteUser']}",
+        f"--volume={clone}:{place}",
+        f"--workdir={place}",
+        "--env=PIP_CONFIG_FILE=/builder/pip.conf",
+        *builder.volumes,
+        IMAGE,
+        "sh",
+        "-c",
+        document["postCreateCommand"],
+        online=True,
+        timeout_s=CREATE_S,
+    )
     assert re.search(r"\d+ passed", created.stdout), created.stdout[-4000:]
     assert "Missing: " not in created.stdout, "the image lacks programs of the tests"

@@ -52,9 +52,12 @@ class Site:
             one.mkdir()
         shutil.copytree(CODE, dags / "code")
         config = {
-            "name": "long-log", "entrypoint": f"python long_log.py {LINES} {self.shared}", "model_dir": "code",
-            "resources": {"slots_per_trial": 2, "pool": "local"}, "max_restarts": 1,
-        }  # fmt: skip
+            "name": "long-log",
+            "entrypoint": f"python long_log.py {LINES} {self.shared}",
+            "model_dir": "code",
+            "resources": {"slots_per_trial": 2, "pool": "local"},
+            "max_restarts": 1,
+        }
         (dags / "long_log.py").write_text(DAG.format(config=config))
         (dags / "dtrain_operations.py").write_text(OPERATIONS_DAG_FILE)
         self.airflow = Standalone(home, dags)

@@ -220,7 +220,12 @@ def test_the_wheels_work_in_an_empty_environment(dist: Path, python: str, airflo
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [*command, "--python", base, "--airflow", airflow],
-        cwd="/", env=env, capture_output=True, text=True, check=False, timeout=INSTALLED_S,
-    )  # fmt: skip
+        cwd="/",
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=INSTALLED_S,
+    )
     print(done.stdout)
     assert done.returncode == 0, done.stderr

@@ -67,7 +67,7 @@ async def test_the_task_of_the_first_page_trains_a_script_that_runs_under_torchr
     assert "2 ranks, loss" in caplog.text
 
 
-def test_the_search_of_the_tutorial_finds_a_model_that_tells_the_rings_apart(
+def test_the_search_of_the_tutorial_finds_a_model_that_separates_the_rings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, dag_file = blocks("docs/first-search.md", "python")
@@ -121,9 +121,13 @@ def test_parts_of_a_dag_file_make_tasks(page: str) -> None:
                 return model
 
             given = {
-                "DAG": DAG, "task": task, "deploy": deploy, "train": TrialOperator(task_id="before", config="x.yaml"),
-                "RenderConfigOperator": RenderConfigOperator, "BatchInferenceOperator": BatchInferenceOperator,
-            }  # fmt: skip
+                "DAG": DAG,
+                "task": task,
+                "deploy": deploy,
+                "train": TrialOperator(task_id="before", config="x.yaml"),
+                "RenderConfigOperator": RenderConfigOperator,
+                "BatchInferenceOperator": BatchInferenceOperator,
+            }
             made: dict[str, Any] = {"__name__": "part", **given}
             exec(compile(part, f"{page} part {number}", "exec"), made)
         others = [one for one in made.values() if isinstance(one, DAG)]

@@ -223,9 +223,18 @@ def site(tmp_path: Path, versions: Versions) -> Iterator[Site]:
 def test_trials_go_through_an_upgrade_and_the_former_version_refuses_the_store(site: Site, versions: Versions) -> None:
     site.airflow.start(START_S)
     added = site.command(
-        "hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(site.folder / "state"),
-        "--remote-dir", str(site.folder / "remote"), "--lock-dir", new_lock_dir(site.folder),
-    )  # fmt: skip
+        "hosts",
+        "add",
+        "local",
+        "--slots",
+        "cpu:2",
+        "--state-dir",
+        str(site.folder / "state"),
+        "--remote-dir",
+        str(site.folder / "remote"),
+        "--lock-dir",
+        new_lock_dir(site.folder),
+    )
     assert added.returncode == 0, added.stderr
     for name in ("steady", "fails"):
         site.submit(name)

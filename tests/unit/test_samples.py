@@ -67,7 +67,7 @@ def commands_in(text: str) -> list[list[str]]:
         command: list[str] = []
         for word in [*words, ";"]:
             if word in ("do", "then", "$") or set(word) <= set(";&|()<>"):
-                # What follows a redirection is a file, and no word of the command.
+                # A file follows a redirection. It is no word of the command.
                 if command[:1] == ["dtrain"] or command[:2] == ["airflow", "dtrain"]:
                     found.append(command)
                 command = [word] if set(word) <= set("<>") else []

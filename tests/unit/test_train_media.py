@@ -306,7 +306,7 @@ def test_a_disk_that_hangs_never_blocks_a_step(
         assert time.monotonic() - began < 20
     finally:
         held.set()
-    # What still waits is written now. It would fail, and warn, once the folder is removed.
+    # Items that still wait are written now. They would fail, and warn, once the folder is removed.
     until = time.monotonic() + 30
     while reports.media._waiting_bytes and time.monotonic() < until:
         time.sleep(0.001)

@@ -542,7 +542,7 @@ allocation_slots = sa.Table(
         sqlite_where=sa.text("released_at IS NULL"),
         postgresql_where=sa.text("released_at IS NULL"),
     ),
-    # What a slot did on a day.
+    # For the work of a slot on a day.
     sa.Index(
         "ix_allocation_slots_past",
         "host",

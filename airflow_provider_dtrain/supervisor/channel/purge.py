@@ -230,7 +230,7 @@ def _environments(layout: Layout, left: list[Json]) -> Iterator[Item]:
 def _remove_environment(folder: EnvironmentFolder, paths: list[str]) -> str | None:
     if (use := folder.remove()) in (Use.RUN, Use.CHANGE):
         return f"it is in use ({use.value})"
-    # What an earlier removal has left without its lock.
+    # An earlier removal may have left files without their lock.
     reasons = [_remove(path, None) for path in paths if os.path.lexists(path)]
     return next((reason for reason in reasons if reason is not None), None)
 
