@@ -32,14 +32,18 @@ def command(function: Callable[[Namespace], int | None]) -> Callable[[Namespace]
 
 
 def _prepare_streams(*, verbose: bool) -> None:
-    # As Airflow does for its own commands from 3.3.1 on.
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
-            handler.setStream(sys.stderr)
+    logs_to_stderr()
     prepare_streams()
     if not verbose:
         logging.disable(logging.WARNING)
     _quieten_airflow(verbose=verbose)
+
+
+def logs_to_stderr() -> None:
+    """Let log handlers write to stderr instead of stdout, as Airflow does for its own commands from 3.3.1 on."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)
 
 
 def _quieten_airflow(*, verbose: bool) -> None:
