@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import borrow
-from installers import Installer, SetupError, find_uv, step
+from installers import Installer, SetupError, step
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
@@ -99,9 +99,8 @@ def ensure(wanted: Wanted) -> Path:
     if reason is None:
         print(f"Using the environment in {shown(wanted.folder)}.", flush=True)
         return wanted.python
-    uv = find_uv()
-    announce(wanted, torch, reason, uv)
-    install(wanted, torch, base, uv)
+    announce(wanted, torch, reason)
+    install(wanted, torch, base)
     wanted.mark.write_text(json.dumps(inputs, indent=1))
     return wanted.python
 
@@ -135,15 +134,16 @@ def runs(python: Path) -> bool:
         return False
 
 
-def announce(wanted: Wanted, torch: borrow.Torch | None, reason: str, uv: str | None) -> None:
+def announce(wanted: Wanted, torch: borrow.Torch | None, reason: str) -> None:
     """Print the downloads and their duration.
 
     :raises SetupError: the disk has too little free space
     """
     packages = len([line for line in CONSTRAINTS.read_text().splitlines() if line and line[0] != "#"])
     again = f"Recreating {shown(wanted.folder)} because {reason}." if reason else f"Setting up {shown(wanted.folder)}."
-    takes = "about 3 minutes with uv" if uv else "5 to 10 minutes with pip (1 to 3 with uv on PATH)"
-    print(f"{again}\nThis takes {takes}, once; later runs reuse it. Downloads, unless cached:")
+    print(
+        f"{again}\nThis takes 1 to 3 minutes with a fast network, once; later runs reuse it. Downloads, unless cached:"
+    )
     print(f"  - Airflow and its dependencies, about {packages} packages: 150 MB")
     if torch:
         print(f"  - no PyTorch: torch {torch.version} of {wanted.torch_from} is used")
@@ -177,13 +177,13 @@ def clear(wanted: Wanted, base: Path) -> None:
     shutil.rmtree(wanted.folder)
 
 
-def install(wanted: Wanted, torch: borrow.Torch | None, base: Path, uv: str | None) -> None:
+def install(wanted: Wanted, torch: borrow.Torch | None, base: Path) -> None:
     """Create the environment from scratch. The next call removes an unfinished one."""
     log = wanted.folder.parent / f"{wanted.folder.name.lstrip('.')}-install.log"
     log.write_text("")
     clear(wanted, base)
     step("creating the environment", [base, "-m", "venv", wanted.folder], log)
-    installer = Installer(wanted.python, CONSTRAINTS, log, uv)
+    installer = Installer(wanted.python, CONSTRAINTS, log)
     installer.probe(next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("iniconfig==")))
     if torch is None:
         installer.with_pip("installing PyTorch", TORCH)

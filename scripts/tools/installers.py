@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import shutil
@@ -130,16 +131,15 @@ def installed_version(python: Path, name: str) -> str | None:
 
 
 class Installer:
-    """Installs packages in one environment: PyTorch with pip, the rest with uv if available.
+    """Installs packages in one environment: PyTorch with pip, the rest with uv, or with pip if uv fails.
 
     :param python: the environment's interpreter
     :param constraints: versions to take
     :param log: file for the output of all steps
-    :param uv: path of uv; None: pip installs everything
     """
 
-    def __init__(self, python: Path, constraints: Path, log: Path, uv: str | None) -> None:
-        self.python, self.constraints, self.log, self.uv = python, constraints, log, uv
+    def __init__(self, python: Path, constraints: Path, log: Path) -> None:
+        self.python, self.constraints, self.log = python, constraints, log
         self.pip: list[object] = [python, "-m", "pip"]
         self.quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
 
@@ -150,12 +150,25 @@ class Installer:
         step("contacting the package index", [*self.pip, "download", *self.quiet, *quick, package], self.log)
         shutil.rmtree(folder, ignore_errors=True)
 
+    @functools.cached_property
+    def uv(self) -> str | None:
+        """Path of uv: the one on PATH, else one in the environment, which this package requires; None: pip has none."""
+        found = find_uv()
+        if found is not None:
+            return found
+        try:
+            self.with_pip("installing uv", "uv")
+        except SetupError:
+            print("  pip installs everything instead, which takes longer.", flush=True)
+            return None
+        return str(self.python.with_name("uv"))
+
     def with_pip(self, what: str, *packages: str) -> None:
         """Install with pip."""
         step(what, [*self.pip, "install", *self.quiet, "-c", self.constraints, *packages], self.log)
 
     def install(self, what: str, *packages: str) -> None:
-        """Install with uv, otherwise with pip, and keep the version of torch.
+        """Install with uv if possible, otherwise with pip, and keep the version of torch.
 
         :raises SetupError: the installation failed, or replaced torch
         """
@@ -165,8 +178,8 @@ class Installer:
         after = installed_version(self.python, "torch")
         if before is not None and after != before:
             raise SetupError(
-                f"Failed while {what}: torch {before} was replaced by {after}. Remove {self.python.parent.parent} and "
-                "run the same command again. Without uv on PATH, pip installs everything."
+                f"Failed while {what}: torch {before} was replaced by {after}. "
+                f"Remove {self.python.parent.parent} and run the same command again."
             )
 
     def _with_uv(self, what: str, packages: Sequence[str], torch: str | None) -> bool:

@@ -142,10 +142,23 @@ def test_a_torch_that_was_replaced_is_a_failure(tmp_path: Path, monkeypatch: pyt
 
     versions = iter(["2.13.0+cpu", "2.13.0"])
     monkeypatch.setattr(installers, "installed_version", lambda *_: next(versions))
-    installer = installers.Installer(Path("/bin/true"), tmp_path / "constraints", tmp_path / "log", None)
-    installer.pip = ["/bin/true"]
+    installer = installers.Installer(Path("/bin/true"), tmp_path / "constraints", tmp_path / "log")
+    installer.uv, installer.pip = None, ["/bin/true"]
     with pytest.raises(installers.SetupError, match=r"torch 2\.13\.0\+cpu was replaced by 2\.13\.0"):
         installer.install("installing", "x")
+
+
+@pytest.mark.parametrize("pip", ["true", "false"])
+def test_uv_comes_from_the_index_if_it_is_not_there_and_is_not_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pip: str
+) -> None:
+    import installers
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    installer = installers.Installer(tmp_path / "bin" / "python", tmp_path / "constraints", tmp_path / "log")
+    installer.pip = [f"/bin/{pip}"]
+    assert installer.uv == (str(tmp_path / "bin" / "uv") if pip == "true" else None)
+    assert ("pip installs everything instead" in capsys.readouterr().out) == (pip == "false")
 
 
 def test_help_needs_no_environment() -> None:
