@@ -141,9 +141,7 @@ def announce(wanted: Wanted, torch: borrow.Torch | None, reason: str) -> None:
     """
     packages = len([line for line in CONSTRAINTS.read_text().splitlines() if line and line[0] != "#"])
     again = f"Recreating {shown(wanted.folder)} because {reason}." if reason else f"Setting up {shown(wanted.folder)}."
-    print(
-        f"{again}\nThis takes 1 to 3 minutes with a fast network, once; later runs reuse it. Downloads, unless cached:"
-    )
+    print(f"{again}\nThis takes 1 to 3 minutes, once; later runs reuse it. Downloads, unless cached:")
     print(f"  - Airflow and its dependencies, about {packages} packages: 150 MB")
     if torch:
         print(f"  - no PyTorch: torch {torch.version} of {wanted.torch_from} is used")

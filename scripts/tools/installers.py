@@ -164,8 +164,8 @@ class Installer:
         return str(self.python.with_name("uv"))
 
     def with_pip(self, what: str, *packages: str) -> None:
-        """Install with pip."""
-        step(what, [*self.pip, "install", *self.quiet, "-c", self.constraints, *packages], self.log)
+        """Install with pip. Python compiles what is imported later: to compile all of PyTorch takes 20 s."""
+        step(what, [*self.pip, "install", "--no-compile", *self.quiet, "-c", self.constraints, *packages], self.log)
 
     def install(self, what: str, *packages: str) -> None:
         """Install with uv if possible, otherwise with pip, and keep the version of torch.
