@@ -153,6 +153,7 @@ def test_the_api_has_lists_in_queries_and_in_bodies() -> None:
     assert len(LISTS) > 15
 
 
+@pytest.mark.nightly
 def test_each_list_at_its_bound_and_a_thousand_times_as_long_costs_little(store: Store) -> None:
     api, watch = Api(store, operations=True), Watch(store)
     for *at, schema in LISTS:

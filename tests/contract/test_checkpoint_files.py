@@ -71,6 +71,7 @@ def test_a_checkpoint_goes_to_a_host_and_comes_back_in_pieces(link: HostLink, tm
     assert [path.name for path in target.parent.iterdir()] == ["one"]
 
 
+@pytest.mark.nightly
 def test_a_copy_that_differs_is_no_copy(link: HostLink, tmp_path: Path) -> None:
     sent, target = make(tmp_path, 1), tmp_path / "copies" / "one"
     send(link, RUN, "checkpoints", sent, sent.name)

@@ -73,6 +73,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_each_command_prints_what_airflow_dtrain_prints(server, search, config, capsys, form):
     gang = next(one.allocation_id for one in search.store.queue_view.tasks() if one.trial_id is None)

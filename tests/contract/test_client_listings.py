@@ -81,6 +81,7 @@ def server(api: Api, tmp_path, monkeypatch) -> Iterator[str]:
         yield found.url
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_each_command_prints_what_airflow_dtrain_prints(server, search, clock, capsys, form):
     # Gangs have used slots.

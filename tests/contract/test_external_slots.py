@@ -176,6 +176,7 @@ class Controller:
         return call
 
 
+@pytest.mark.nightly
 async def test_a_job_that_runs_costs_no_request_besides_the_poll_of_its_pool(
     store: Store, ticket: Ticket, job: ExternalJob, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

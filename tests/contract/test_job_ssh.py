@@ -90,6 +90,7 @@ def test_a_lost_connection_to_the_login_node_is_made_again(remote: RemoteJob) ->
     job.close()
 
 
+@pytest.mark.nightly
 def test_a_login_node_without_forwarding_is_named_and_a_relay_works(
     remote: RemoteJob, namespace_hosts: Callable[..., NamespaceHosts]
 ) -> None:

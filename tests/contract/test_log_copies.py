@@ -219,6 +219,7 @@ def test_a_complete_copy_is_read_instead_of_a_host_that_does_not_answer(search, 
 
 
 # -- search ----------------------------------------------------------------------------------------
+@pytest.mark.nightly
 def test_a_search_is_paged_and_each_line_is_found_once(ticket, logs, api):
     content = b"".join(b"%s %d\n" % (b"ERROR odd" if number % 2 else b"fine", number) for number in range(50_000))
     logs.write(0, content)

@@ -521,6 +521,7 @@ async def test_a_host_that_the_source_says_nothing_about_may_still_run_ranks(sou
     assert await port.explained(None) is None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("source", ["slurm"], indirect=True)
 async def test_slots_that_the_source_took_end_the_gang_and_are_the_cause(source: Any) -> None:
     rt = source.new(2)

@@ -364,6 +364,7 @@ def test_a_node_that_fails_ends_the_job_with_its_kind(site: LoginNode) -> None:
     assert ended.failed_node or (client.version() or (0,)) < (24,)
 
 
+@pytest.mark.nightly
 def test_a_controller_that_is_away_says_nothing_about_jobs(site: LoginNode) -> None:
     client = site.client()
     job_id = submitted(client, site.request("dtrain-away"))
@@ -383,6 +384,7 @@ def test_a_controller_that_is_away_says_nothing_about_jobs(site: LoginNode) -> N
     assert client.find(["dtrain-away-2"]) == {}
 
 
+@pytest.mark.nightly
 def test_a_controller_that_hangs_may_have_accepted_the_job(site: LoginNode) -> None:
     client = site.client()
     pid = site.cluster.controller.daemon("slurmctld")

@@ -213,6 +213,7 @@ def folder(public: Path) -> Iterator[Path]:
     SlurmCluster(public / "cluster").stop()
 
 
+@pytest.mark.nightly
 def test_the_script_prints_a_line_for_the_shell_and_stop_leaves_nothing(folder: Path) -> None:
     began = start(folder)
     assert began.stdout == f"export SLURM_CONF={folder}/slurm.conf\n", began.stderr

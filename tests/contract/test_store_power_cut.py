@@ -76,6 +76,7 @@ def missing(connection: sqlite3.Connection, told: list[tuple[str, int]]) -> list
     return [(kind, one) for kind, one in told if one not in found[kind]]
 
 
+@pytest.mark.nightly
 def test_no_reported_grant_is_lost_by_a_power_cut(recorded, tmp_path):
     root, steps = recorded
     told_at_all = reports(steps)

@@ -317,6 +317,7 @@ def test_a_probe_tells_the_facts_of_the_host(host: Host) -> None:
     assert {"pid_ns", "boot_id", "gpus", "torch", "interfaces", "container_runtime", "wall_s"} <= facts.keys()
 
 
+@pytest.mark.nightly
 def test_commands_for_people_print_one_json_document(host: Host) -> None:
     plan = make_plan("t1.1.7", "sh", "-c", "echo $MASTER_PORT; exec sleep 1000")
     code, output = host.command("start", "t1.1.7", stdin=json.dumps(plan).encode())

@@ -91,6 +91,7 @@ def host_version(host: Host) -> str:
     return done.stdout.decode().strip()
 
 
+@pytest.mark.nightly
 def test_another_lock_file_or_option_is_another_environment(host: Host) -> None:
     channel = host.channel()
     one = Asking(channel, "a==1").state()["digest"]
@@ -105,6 +106,7 @@ def test_another_lock_file_or_option_is_another_environment(host: Host) -> None:
     assert len({one, *(asking.state()["digest"] for asking in others)}) == 6
 
 
+@pytest.mark.nightly
 def test_the_environment_is_read_only_and_a_damaged_one_is_built_again(host: Host, tmp_path: Path) -> None:
     lock = locked(make_wheel(tmp_path / "wheels", "demo"))
     asking = Asking(host.channel(), lock, wheels=str(tmp_path / "wheels"))
@@ -121,6 +123,7 @@ def test_the_environment_is_read_only_and_a_damaged_one_is_built_again(host: Hos
     assert imported(found["python"], "demo") == "1.0"
 
 
+@pytest.mark.nightly
 def test_a_damaged_environment_that_a_run_uses_is_not_replaced(host: Host, tmp_path: Path) -> None:
     lock = locked(make_wheel(tmp_path / "wheels", "demo"))
     channel = host.channel()
@@ -141,6 +144,7 @@ def test_a_damaged_environment_that_a_run_uses_is_not_replaced(host: Host, tmp_p
     assert missing.value.code == "need_environment"
 
 
+@pytest.mark.nightly
 def test_environments_are_removed_by_age_and_size_and_never_while_a_run_uses_them(host: Host, tmp_path: Path) -> None:
     channel = host.channel()
     found = []
@@ -262,6 +266,7 @@ def until_state(asking: Asking, state: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.nightly
 def test_eight_gangs_at_once_build_once(host: Host, tmp_path: Path) -> None:
     wheels = tmp_path / "index"
     lock = locked(make_wheel(wheels, "demo"))
@@ -279,6 +284,7 @@ def test_eight_gangs_at_once_build_once(host: Host, tmp_path: Path) -> None:
         assert server.downloads() == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["redirect", "link"])
 def test_credentials_are_for_the_server_of_the_index_alone(host: Host, tmp_path: Path, way: str) -> None:
     wheels = tmp_path / "index"
@@ -354,6 +360,7 @@ def test_a_package_that_cannot_be_installed_fails_by_its_name_and_leaves_nothing
     assert left(host) == []
 
 
+@pytest.mark.nightly
 def test_a_corrupted_wheel_is_not_installed(host: Host, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     path = make_wheel(wheels, "demo")
@@ -370,6 +377,7 @@ def test_a_corrupted_wheel_is_not_installed(host: Host, tmp_path: Path) -> None:
     assert left(host) == []
 
 
+@pytest.mark.nightly
 def test_a_corrupted_wheel_with_the_hash_of_the_lock_file_is_named_and_leaves_nothing(
     host: Host, tmp_path: Path
 ) -> None:
@@ -393,6 +401,7 @@ def test_an_index_that_hangs_in_the_middle_of_a_file_fails_after_its_limit(host:
     assert left(host) == []
 
 
+@pytest.mark.nightly
 def test_an_index_that_hangs_fails_with_its_name_after_its_limit(host: Host, tmp_path: Path) -> None:
     wheels = tmp_path / "index"
     lock = locked(make_wheel(wheels, "demo"))
@@ -405,6 +414,7 @@ def test_an_index_that_hangs_fails_with_its_name_after_its_limit(host: Host, tmp
     assert left(host) == []
 
 
+@pytest.mark.nightly
 def test_a_build_that_fails_shows_its_last_lines(host: Host, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     lock = locked(make_source(wheels, "demo", on_build="raise SystemExit('no compiler here')"))
@@ -438,6 +448,7 @@ def test_a_package_is_built_without_index_and_without_files_of_the_account(
     assert f"'HOME': '{host.env['HOME']}'" not in variables
 
 
+@pytest.mark.nightly
 def test_a_disk_that_is_full_in_the_middle_of_a_build_is_named_and_left_as_it_was(host: Host, tmp_path: Path) -> None:
     folder = host.remote_dir / "environments"
     folder.mkdir(parents=True)
@@ -458,6 +469,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_build_is_named_and_left_as_it_wa
         os.system(f"umount -l {folder}")
 
 
+@pytest.mark.nightly
 def test_a_killed_build_leaves_no_complete_environment_and_the_next_one_succeeds(host: Host, tmp_path: Path) -> None:
     wheels = tmp_path / "index"
     lock = locked(make_wheel(wheels, "demo"))
@@ -501,6 +513,7 @@ def test_what_builds_a_package_ends_with_a_killed_build(
     assert left(host) == [digest]
 
 
+@pytest.mark.nightly
 def test_what_builds_a_package_ends_with_the_time_of_its_build(host: Host, tmp_path: Path) -> None:
     wheels, pids = tmp_path / "wheels", tmp_path / "pids"
     code = f"import os, time; print(os.getpid(), file=open({str(pids)!r}, 'a'), flush=True); time.sleep(900)"
@@ -519,6 +532,7 @@ def asking_pid(host: Host, digest: str) -> int:
     return int(state["process"]["pid"])
 
 
+@pytest.mark.nightly
 def test_the_packages_of_a_venv_are_found_behind_those_of_the_environment(host: Host, tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
@@ -545,6 +559,7 @@ def test_a_host_without_the_interpreter_says_so(host: Host) -> None:
     assert "has no interpreter 'python3.99' in its PATH (/usr/bin:/bin)" in refused.value.answer["message"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(uv_program() is None, reason="uv is not installed")
 def test_uv_that_was_sent_installs_the_same(bare: Host, tmp_path: Path) -> None:
     place = tmp_path / "uv" / "uv"

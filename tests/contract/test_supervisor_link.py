@@ -173,6 +173,7 @@ def test_beats_come_and_renewals_are_taken(link: HostLink, tmp_path: Path) -> No
     assert follow(link, frames)[0][-1]["reason"] == "fenced"
 
 
+@pytest.mark.nightly
 def test_what_the_ranks_do_comes_with_the_beats_to_whoever_asked_for_it(link: HostLink, tmp_path: Path) -> None:
     document = plan(link, "t8.1.8", ["python", "train.py", "wait"], tmp_path)
     prepared = answer(link, "prepare", plan=document, secrets={})
@@ -246,6 +247,7 @@ def test_a_second_subscriber_gets_the_streams_of_a_run_and_the_first_one_learns_
     free(link, "t9.1.9")
 
 
+@pytest.mark.nightly
 @pytest.mark.netns
 def test_a_partition_leaves_the_run_alone_and_a_reboot_ends_it(
     namespace_hosts: Callable[..., Any], tmp_path: Path

@@ -317,6 +317,7 @@ def writable(host: Host) -> None:
     assert os.system(f"umount -l {host.state_dir.parent}") == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("heir")
 def test_a_run_on_a_disk_that_became_read_only_is_ended_and_proved_gone(
     mounted: Callable[[str], Host], pids: list[int]

@@ -41,6 +41,7 @@ def running(word: str) -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if word in " ".join(one.info["cmdline"] or [])]
 
 
+@pytest.mark.nightly
 def test_a_disk_is_measured_and_no_file_is_left(host: Host) -> None:
     answer = host.channel().call("measure", **ASKED)
     assert answer["exit_code"] == 0
@@ -50,6 +51,7 @@ def test_a_disk_is_measured_and_no_file_is_left(host: Host) -> None:
     assert not list(host.root.rglob(".dtrain-check-*"))
 
 
+@pytest.mark.nightly
 def test_a_slot_of_a_run_is_not_measured(host: Host) -> None:
     channel = host.channel()
     channel.call("measure", **ASKED)
@@ -61,6 +63,7 @@ def test_a_slot_of_a_run_is_not_measured(host: Host) -> None:
     channel.call("measure", **ASKED)
 
 
+@pytest.mark.nightly
 def test_a_slot_that_was_granted_again_is_not_measured(host: Host) -> None:
     channel = host.channel()
     channel.call("measure", **ASKED)
@@ -129,6 +132,7 @@ def test_a_port_without_a_key_accepts_no_transfer(host: Host) -> None:
         channel.call("net_transfer", key=KEY, **asked)
 
 
+@pytest.mark.nightly
 def test_this_interpreter_measures_cpus(host: Host) -> None:
     answer = host.channel().call("measure", **{**ASKED, "python": sys.executable, "disk_bytes": 0, "cpu_share": 0.01})
     assert {one.get("metric") for one in answer["results"]} >= {"memory"}

@@ -317,6 +317,7 @@ def test_a_requested_stop_is_a_file_that_ranks_see(host: Host) -> None:
     assert channel.wait_event("t1.1.7", "ended")["reason"] == "completed"
 
 
+@pytest.mark.nightly
 def test_files_travel_there_and_back(host: Host) -> None:
     tar = archive({"step-1/model.bin": "weights", "step-1/meta.json": "{}"})
     assert host.command("put", "t1.1.7", "checkpoints", stdin=tar)[0] == 0

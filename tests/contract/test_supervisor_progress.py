@@ -64,6 +64,7 @@ def test_a_stopped_process_is_told_of_within_seconds_and_so_is_its_going_on(host
     assert rank_of(channel, 0)["state"] == "S"
 
 
+@pytest.mark.nightly
 def test_the_page_of_a_rank_says_where_it_is_and_for_how_long(one_host: Host) -> None:
     channel = one_host.channel()
     start(channel, make_plan("t1.1.7", sys.executable, "-c", RANK))
@@ -85,6 +86,7 @@ def test_the_page_of_a_rank_says_where_it_is_and_for_how_long(one_host: Host) ->
     assert (read.is_stopped, read.phase, read.host) == (True, "exchange", "here")
 
 
+@pytest.mark.nightly
 def test_a_stopped_supervisor_is_told_of(one_host: Host) -> None:
     channel = one_host.channel()
     start(channel, make_plan("t1.1.7", *SLEEP))
@@ -94,6 +96,7 @@ def test_a_stopped_supervisor_is_told_of(one_host: Host) -> None:
     channel.wait(lambda: reports(channel)[-1]["supervisor_stopped_s"] > 0)
 
 
+@pytest.mark.nightly
 def test_healthy_ranks_are_told_of_with_beats_only(one_host: Host) -> None:
     channel = one_host.channel()
     start(channel, make_plan("t1.1.7", sys.executable, "-c", RANK))

@@ -156,6 +156,7 @@ def test_go_and_stop_may_be_repeated(host: Host) -> None:
         assert channel.call("prepare", plan=plan, secrets={})["state"] == "ended"
 
 
+@pytest.mark.nightly
 def test_a_supervisor_that_was_stopped_beyond_its_deadline_ends_the_run_once_it_goes_on(host: Host) -> None:
     channel = host.channel()
     start(channel, make_plan("t1.1.7", *SLEEP, orphan_timeout_s=6, grace_s=0, timeout_s=1000))
@@ -168,6 +169,7 @@ def test_a_supervisor_that_was_stopped_beyond_its_deadline_ends_the_run_once_it_
     assert host.processes("t1.1.7") == []
 
 
+@pytest.mark.nightly
 def test_a_supervisor_that_was_renewed_while_it_was_stopped_goes_on(host: Host) -> None:
     channel = host.channel()
     start(channel, make_plan("t1.1.7", *SLEEP, orphan_timeout_s=6, grace_s=0))
@@ -230,6 +232,7 @@ def test_status_says_what_recovery_asks_for(host: Host) -> None:
     assert (run["state"], run["reason"]) == ("ended", "stopped")
 
 
+@pytest.mark.nightly
 def test_a_requested_stop_reaches_programs_without_the_library_as_sigterm(one_host: Host) -> None:
     channel = one_host.channel()
     # Rank 0 joins the library and polls for the file; rank 1 only handles SIGTERM.
@@ -261,6 +264,7 @@ def test_a_requested_stop_reaches_programs_without_the_library_as_sigterm(one_ho
     assert (exits[1]["exit_code"], exits[1]["sent_signal"]) == (0, True)
 
 
+@pytest.mark.nightly
 def test_a_rank_that_dies_of_a_requested_stop_does_not_hurry_the_others(one_host: Host) -> None:
     channel = one_host.channel()
     slow = "import os, signal, time\n" \
@@ -298,6 +302,7 @@ def fill(folder: Path) -> None:
                 continue
 
 
+@pytest.mark.nightly
 def test_a_full_disk_keeps_no_run_from_being_fenced(tmp_path: Path, full: Path) -> None:
     host = Host(tmp_path / "host")
     host.state_dir = full / "state"
@@ -391,6 +396,7 @@ def beats(channel: Any) -> list[dict[str, Any]]:
     return [frame for frame in channel.frames if frame["t"] == "beat"]
 
 
+@pytest.mark.nightly
 def test_beats_go_on_while_logs_and_fences_keep_the_channel_busy(one_host: Host) -> None:
     channel = one_host.channel()
     flood = make_plan(

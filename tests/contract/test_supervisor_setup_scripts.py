@@ -130,6 +130,7 @@ def test_a_setup_script_ends_with_the_channel_that_asked_for_it(bare: Host, tmp_
     until(lambda: not is_alive(int(pids.read_text())), "the end of the process")
 
 
+@pytest.mark.nightly
 def test_a_setup_script_runs_once_for_a_build_and_not_for_each_question_about_it(host: Host, tmp_path: Path) -> None:
     wheels, runs = tmp_path / "index", tmp_path / "runs"
     with index_server(wheels) as server:
@@ -143,6 +144,7 @@ def test_a_setup_script_runs_once_for_a_build_and_not_for_each_question_about_it
     assert not runs.exists()
 
 
+@pytest.mark.nightly
 def test_the_compiler_that_a_setup_script_chooses_is_part_of_the_environment(host: Host, tmp_path: Path) -> None:
     asking = Asking(host.channel(), locked(make_wheel(tmp_path, "demo-one")), python=sys.executable)
     digests = [

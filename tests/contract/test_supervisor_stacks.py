@@ -79,6 +79,7 @@ def test_a_rank_in_native_code_that_holds_the_interpreter_answers(one_host: Host
     assert "in work" in stacks(launch(one_host, NATIVE))[0]["text"]
 
 
+@pytest.mark.nightly
 def test_a_rank_that_cannot_answer_is_named_with_the_reason(one_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     channel = launch(one_host, WAITS, ranks=2)
     stopped = pids(channel)[1]

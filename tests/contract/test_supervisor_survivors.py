@@ -240,6 +240,7 @@ def test_a_process_that_starts_after_the_end_of_a_run_is_not_a_suspect_of_it(
     assert is_alive(leaks[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.netns
 def test_root_on_a_machine_of_its_own_without_cgroups_learns_what_outlives_supervisor_and_reaper(
     hosts: NamespaceHosts,

@@ -68,6 +68,7 @@ def test_a_forked_training_has_the_same_bits_and_random_state_of_its_own(host: H
         assert len(set(values)) == 4
 
 
+@pytest.mark.nightly
 def test_eight_ranks_pay_for_one_import(host: Host) -> None:
     launches = Launches(host, {"train.py": "import sys\nprint('torch' in sys.modules, flush=True)\nimport torch"})
     found = [launches.run(ranks=2 if one < 2 else 8) for one in range(3)]
@@ -172,6 +173,7 @@ def test_names_of_modules_that_a_rank_reports_are_not_trusted(host: Host, tmp_pa
     assert not (tmp_path / "imported").exists()
 
 
+@pytest.mark.nightly
 def test_modules_of_the_code_are_never_imported_by_the_parent(host: Host) -> None:
     code = "import helper, sys\nprint(helper.VALUE, 'torch' in sys.modules)"
     launches = Launches(host, {"train.py": code, "helper.py": "import torch\nVALUE = 4"})

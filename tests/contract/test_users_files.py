@@ -68,6 +68,7 @@ def test_a_host_works_with_such_files_at_home_on_the_path_and_in_the_users_packa
         link.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).parents[1].name)
 def test_the_check_before_a_launch_finds_modules_on_the_users_path_without_importing_from_it(
     tmp_path: Path, python: str

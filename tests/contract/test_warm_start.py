@@ -69,6 +69,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.nightly
 def test_a_forked_task_imports_nothing(url: str, tmp_path: Path) -> None:
     environment = {
         **os.environ,
@@ -108,6 +109,7 @@ def test_a_module_that_cannot_be_imported_stops_no_part_of_airflow(
     assert "airflow_provider_dtrain.nothing cannot be imported" in caplog.text
 
 
+@pytest.mark.nightly
 def test_a_task_of_anybody_pays_nothing() -> None:
     """Airflow calls the listener in every task, with ``TaskRunnerMarker``."""
     code = (

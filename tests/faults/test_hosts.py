@@ -32,7 +32,6 @@ def test_a_crashed_host_is_left_out_and_gives_its_slots_back_once_it_is_up(world
     assert world.trial(trial).restarts == 0
 
 
-@pytest.mark.each_change
 def test_a_reboot_ends_the_run_at_once(world: World, dice: random.Random) -> None:
     trial = world.submit(4)
     world.running(trial, step=12)

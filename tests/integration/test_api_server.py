@@ -89,6 +89,7 @@ def ready(server: ApiServer) -> Store:
     return store_of(server)
 
 
+@pytest.mark.nightly
 def test_no_route_answers_without_a_login(server):
     answers = {
         (method, path): server.request(method, concrete(path), body(method, path), headers={"X-Dtrain": "1"})[0]
@@ -284,6 +285,7 @@ def test_the_openapi_document_is_served_to_users_only(server):
     assert server.request("GET", f"{PREFIX}/docs", token=server.token("admin"))[0] == 404
 
 
+@pytest.mark.nightly
 def test_the_roles_are_those_of_the_server() -> None:
     assert set(IN_ORDER) == set(ROLES)
 

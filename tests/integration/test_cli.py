@@ -30,6 +30,7 @@ data: {secrets: {token: hunter2}}
 """
 
 
+@pytest.mark.nightly
 def test_every_noun_is_in_the_help_and_airflow_knows_no_other_problem(world: World) -> None:
     done = subprocess.run([*AIRFLOW, "dtrain", "--help"], env=world.environment, capture_output=True, timeout=120)
     nouns = [
@@ -55,6 +56,7 @@ def test_every_noun_is_in_the_help_and_airflow_knows_no_other_problem(world: Wor
     assert b"Failed to load CLI commands" not in done.stderr + done.stdout
 
 
+@pytest.mark.nightly
 def test_the_definition_of_the_commands_imports_none_of_their_code() -> None:
     program = (
         "import sys, airflow.cli.cli_config; before = set(sys.modules)\n"

@@ -51,6 +51,7 @@ def ids(world: World, *options: str) -> set[int]:
     return {row["experiment_id"] for row in world.rows("experiments", "list", *options)}
 
 
+@pytest.mark.nightly
 def test_an_experiment_is_archived_moved_and_returned(world: World, gangs: Gangs) -> None:
     number = ended(gangs, "facts 1").experiment_id
     assert number in ids(world)
@@ -141,6 +142,7 @@ def test_a_process_that_is_killed_in_a_deletion_leaves_it_to_the_next_one(
     assert (folder.exists(), copies.exists(), gangs.hook.store.deletions.pending()) == (False, False, [])
 
 
+@pytest.mark.nightly
 def test_the_dag_for_operations_removes_what_a_user_of_the_api_has_deleted(gangs: Gangs, world: World) -> None:
     ticket = ended(gangs, "facts 5")
     folder, store = folder_of(world, gangs, ticket), gangs.hook.store

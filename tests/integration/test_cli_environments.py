@@ -42,6 +42,7 @@ def held(world: World, digest: str) -> int:
     return lock
 
 
+@pytest.mark.nightly
 def test_an_environment_is_built_listed_shown_and_removed(world: World, config: str) -> None:
     assert world.rows("environments", "list") == []
     built = world("environments", "build", config, "-o", "json")

@@ -46,6 +46,7 @@ def table(rows: list[dict[str, object]], where: str) -> dict[object, object]:
     return {row["what"]: row["count"] for row in rows if row["where"] == where}
 
 
+@pytest.mark.nightly
 def test_what_an_old_trial_left_goes_and_what_runs_stays(world: World, gangs: Gangs) -> None:
     old, recent, live = gangs.submit("facts", 1), gangs.submit("facts 2", 1), gangs.submit("sleep 321", 1)
     for ticket in (old, recent):

@@ -46,7 +46,6 @@ def left_alone(gangs: Gangs, what: str) -> tuple[Ticket, str]:
     return ticket, str(gangs.hook.store.attempts.get(ticket.attempt_id).run)
 
 
-@pytest.mark.each_change
 def test_a_run_outlives_its_usual_lease_while_leases_are_held(world: World, gangs: Gangs) -> None:
     _, run = left_alone(gangs, "sleep 311")
     done = world("maintenance", "start", "--for", "1h", "--reason", "new database", "-o", "json")

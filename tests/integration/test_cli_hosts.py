@@ -259,6 +259,7 @@ def test_a_host_that_another_store_uses_names_that_store(
     assert "0123456789abcdef" in world("hosts", "list").out
 
 
+@pytest.mark.nightly
 def test_a_host_that_nobody_uses_is_removed(world: World, registered: tuple[NamespaceHost, NamespaceHost]) -> None:
     assert world("hosts", "remove", "gpu-02").code == 2
     assert world("hosts", "remove", "gpu-02", "-y", "--dry-run").code == 0

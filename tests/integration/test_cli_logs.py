@@ -131,6 +131,7 @@ def test_an_empty_log_is_named(make: Callable[[int], Trials], capsys: pytest.Cap
     assert f"airflow dtrain trials metrics {trial_id}" in shown.err
 
 
+@pytest.mark.nightly
 def test_the_command_in_a_mark_prints_exactly_the_bytes_that_are_missing(
     make: Callable[[int], Trials], cli: Cli
 ) -> None:
@@ -154,6 +155,7 @@ def cut_lines(log: bytes, marks: list[tuple[int, int, str, str]]) -> set[int]:
     }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_what_log_limit_has_freed_within_the_range_of_a_mark_is_a_line_and_no_zeros(
     make: Callable[[int], Trials], cli: Cli
 ) -> None:

@@ -14,6 +14,7 @@ pytest_plugins = ["tests.support.cli_world", "tests.support.gangs"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 
+@pytest.mark.nightly
 def test_a_trial_is_seen_read_and_killed_from_the_command_line(world: World, gangs: Gangs) -> None:
     ticket, waiting = gangs.submit("sleep 300", 2), gangs.submit("facts", 2)
     trial = str(ticket.trial_id)

@@ -43,7 +43,6 @@ def document(tool: str) -> dict[str, Any]:
     return {**found, "max_restarts": 0}
 
 
-@pytest.mark.each_change("torchrun")
 @pytest.mark.parametrize("tool", WITH_A_PROGRAM)
 async def test_a_ported_program_runs_as_a_trial(
     engine: Engine, caplog: pytest.LogCaptureFixture, tmp_path: Path, tool: str

@@ -99,6 +99,7 @@ def parts(found: dict[str, Any]) -> dict[str, float]:
     return {run["name"]: run["step_s"] for run in found["runs"]}
 
 
+@pytest.mark.nightly
 async def test_slow_data_is_the_limit_and_the_runs_leave_nothing_but_their_figures(
     engine: Engine, code: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,6 +234,7 @@ async def test_one_slot_has_nothing_to_exchange(engine: Engine, code: Path) -> N
     assert found["efficiency"] is None
 
 
+@pytest.mark.nightly
 async def test_a_program_that_fails_is_the_cause_and_frees_its_slots(engine: Engine, code: Path) -> None:
     (code / "diagnosed_case.py").write_text("raise ValueError('no such data set')")
     with pytest.raises(DtrainError, match=r"The run as configured \(trial 1\) failed.*no such data set"):
@@ -249,6 +251,7 @@ async def test_a_program_without_the_library_has_no_steps_but_a_use_of_its_hosts
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_diagnosis_that_is_cancelled_ends_its_run_and_frees_its_slots(engine: Engine, code: Path) -> None:
     running = asyncio.ensure_future(diagnosis(engine, code, config(compute_s=600)).run())
     async with asyncio.timeout(60):

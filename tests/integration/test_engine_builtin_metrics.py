@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quick_looks")]
 SNAPSHOT = "work/traces/rank0-attempt1-out-of-memory.pickle"
 
 
+@pytest.mark.nightly
 async def test_a_training_whose_memory_ran_out_leaves_its_metrics_and_a_snapshot(
     engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

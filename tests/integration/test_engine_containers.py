@@ -53,6 +53,7 @@ def calls(folder: Path) -> list[list[str]]:
     return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
 
 
+@pytest.mark.nightly
 async def test_an_image_is_downloaded_and_ranks_run_in_it(
     with_docker: Engine, docker_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,6 +81,7 @@ async def test_an_image_that_does_not_exist_is_an_error_of_its_own(with_docker: 
     assert held(with_docker) == []
 
 
+@pytest.mark.nightly
 async def test_credentials_of_a_registry_reach_the_runtime_and_nothing_that_stays(
     with_docker: Engine,
     docker_folder: Path,
@@ -103,6 +105,7 @@ async def test_credentials_of_a_registry_reach_the_runtime_and_nothing_that_stay
     assert [name for name, text in places.items() if any(secret in text for secret in secrets)] == []
 
 
+@pytest.mark.nightly
 async def test_what_the_pool_does_not_allow_is_refused_before_a_container_starts(
     with_docker: Engine, docker_folder: Path
 ) -> None:
@@ -117,6 +120,7 @@ async def test_what_the_pool_does_not_allow_is_refused_before_a_container_starts
     assert "run" not in [call[0] for call in calls(docker_folder)]
 
 
+@pytest.mark.nightly
 async def test_a_link_out_of_an_allowed_folder_and_a_missing_folder_are_refused(
     with_docker: Engine, tmp_path: Path
 ) -> None:
@@ -133,6 +137,7 @@ async def test_a_link_out_of_an_allowed_folder_and_a_missing_folder_are_refused(
     assert f"host 'local' has no {allowed}/missing" in outcome.failure.message
 
 
+@pytest.mark.nightly
 async def test_hosts_without_the_runtime_run_the_ranks_without_a_container(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -102,6 +102,7 @@ async def test_ranks_run_in_an_environment_that_is_built_once(
     assert builds_of(engine, again.trial_id) == []
 
 
+@pytest.mark.nightly
 async def test_trials_that_start_together_share_one_environment(
     engine: Engine, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -114,6 +115,7 @@ async def test_trials_that_start_together_share_one_environment(
     assert len(list(folder.glob(".dtrain/environments/*/bin"))) == 1
 
 
+@pytest.mark.nightly
 async def test_a_task_on_a_held_gang_runs_in_its_environment(
     engine: Engine, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -131,6 +133,7 @@ async def test_a_task_on_a_held_gang_runs_in_its_environment(
     assert "found 1.0 True True" in caplog.text
 
 
+@pytest.mark.nightly
 async def test_a_package_that_cannot_be_installed_ends_the_trial_with_its_name_before_any_rank_starts(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +152,7 @@ async def test_a_package_that_cannot_be_installed_ends_the_trial_with_its_name_b
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_build_that_takes_longer_than_its_limit_has_an_error_of_its_own(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +177,7 @@ def path_without_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
 
 
+@pytest.mark.nightly
 async def test_a_host_of_another_platform_gets_uv_from_the_index_of_the_connection(
     path_without_uv: None,
     engine: Engine,
@@ -211,6 +216,7 @@ async def test_a_host_of_another_platform_gets_uv_from_the_index_of_the_connecti
     assert {"venv", "pip"} <= set(runs.read_text().split())
 
 
+@pytest.mark.nightly
 async def test_a_lock_file_that_cannot_be_used_is_refused_before_anything_is_stored(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -228,6 +234,7 @@ async def test_a_lock_file_that_cannot_be_used_is_refused_before_anything_is_sto
     assert "s3cret" not in str(hidden.value)
 
 
+@pytest.mark.nightly
 async def test_a_setup_script_runs_before_the_ranks_and_its_failure_is_the_error_of_the_trial(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -249,6 +256,7 @@ async def test_a_setup_script_runs_before_the_ranks_and_its_failure_is_the_error
     assert "no module cuda" in outcome.failure.message
 
 
+@pytest.mark.nightly
 async def test_a_module_that_the_lock_file_lacks_is_named_with_the_file(engine: Engine, folder: Path) -> None:
     code_folder(folder, "demo==1.0\n", "import torch\n")
     outcome = await engine.carry(engine.submit(document(wheels="wheels"), folder=folder))
@@ -258,6 +266,7 @@ async def test_a_module_that_the_lock_file_lacks_is_named_with_the_file(engine: 
     assert "the environment of requirements.lock lacks torch. Add torch to requirements.lock" in outcome.failure.message
 
 
+@pytest.mark.nightly
 async def test_credentials_of_an_index_reach_neither_the_store_nor_files_nor_logs(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,6 +286,7 @@ async def test_credentials_of_an_index_reach_neither_the_store_nor_files_nor_log
     assert [file for file in files if b"s3cret-text" in file.read_bytes()] == []
 
 
+@pytest.mark.nightly
 async def test_a_kill_while_an_environment_is_built_ends_the_trial_at_once(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ async def test_a_policy_excludes_the_host_and_the_failure_is_not_counted(engine:
     assert (trial.attempts, trial.restarts) == (1, 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("line", "error", "name"), [(OOM, "LogPolicyError", "CUDA OOM"), (ECC, "HostError", "ECC Error")]
 )
@@ -110,6 +111,7 @@ async def test_a_pattern_that_never_ends_and_one_without_an_action_are_warnings(
     assert outcome.failure.error == "RankFailedError"
 
 
+@pytest.mark.nightly
 async def test_restarts_are_announced_and_an_error_is_shown_once(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +135,7 @@ async def test_restarts_are_announced_and_an_error_is_shown_once(
     assert outcome.failure.message.count("Traceback") == 1
 
 
+@pytest.mark.nightly
 async def test_a_restart_says_from_which_step(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     await carry(engine, config("checkpoint", slots=1, max_restarts=1))
     assert [words for words in warnings(caplog) if words.startswith("Restart")] == [
@@ -140,6 +143,7 @@ async def test_a_restart_says_from_which_step(engine: Engine, caplog: pytest.Log
     ]
 
 
+@pytest.mark.nightly
 async def test_the_exit_code_of_a_script_and_a_kill_by_somebody_else_are_named(engine: Engine) -> None:
     outcome, _ = await carry(engine, config("exit", rank=1, max_restarts=0))
     assert outcome.failure is not None
@@ -154,6 +158,7 @@ async def test_the_exit_code_of_a_script_and_a_kill_by_somebody_else_are_named(e
     assert re.search(r"not sent by dtrain|the kernel was out of memory", first)
 
 
+@pytest.mark.nightly
 async def test_refused_hyperparameters_end_the_trial_without_any_retry(engine: Engine) -> None:
     outcome, trial = await carry(engine, config("invalid", hyperparameters={"lr": 7}))
     assert outcome.state == "errored"
@@ -167,6 +172,7 @@ async def test_refused_hyperparameters_end_the_trial_without_any_retry(engine: E
     assert isinstance(as_airflow(outcome.failure.exception()), AirflowFailException)
 
 
+@pytest.mark.nightly
 async def test_a_metric_that_nobody_reports_is_a_warning_for_a_single_trial(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,6 +186,7 @@ async def test_a_metric_that_nobody_reports_is_a_warning_for_a_single_trial(
     assert not found
 
 
+@pytest.mark.nightly
 async def test_a_metric_that_nobody_reports_is_an_error_for_a_search(engine: Engine) -> None:
     ticket = engine.submit(config("completes", slots=1))
     await engine.carry(ticket)
@@ -196,6 +203,7 @@ async def test_a_metric_that_nobody_reports_is_an_error_for_a_search(engine: Eng
     assert await failure_analysis.check_metric(engine.runtime, view, job) is None
 
 
+@pytest.mark.nightly
 async def test_a_trial_goes_on_on_another_host_after_a_policy_excluded_the_first(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -66,6 +66,7 @@ async def until_running(engine: Engine, word: str, carrying: asyncio.Future[Any]
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.nightly
 async def test_two_trials_use_one_gang_and_another_request_waits_until_it_is_released(engine: Engine) -> None:
     gang = await hold(engine)
     other = engine.submit(config("facts"))
@@ -84,6 +85,7 @@ async def test_two_trials_use_one_gang_and_another_request_waits_until_it_is_rel
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_two_trials_at_once_take_turns(engine: Engine) -> None:
     gang = await hold(engine)
     tickets = [on_gang(engine, gang, "sleep 1", task="first"), on_gang(engine, gang, "facts", task="second")]
@@ -97,6 +99,7 @@ async def test_two_trials_at_once_take_turns(engine: Engine) -> None:
     assert spans[0][1] <= spans[1][0], "never both at one time"
 
 
+@pytest.mark.nightly
 async def test_a_trial_that_fails_leaves_the_gang_to_the_next(engine: Engine) -> None:
     gang = await hold(engine)
     assert (await carry(engine, on_gang(engine, gang, "fail 1", task="bad", max_restarts=1))).state == "errored"
@@ -104,6 +107,7 @@ async def test_a_trial_that_fails_leaves_the_gang_to_the_next(engine: Engine) ->
     assert len(held(engine)) == 2
 
 
+@pytest.mark.nightly
 async def test_the_end_of_a_gang_in_use_ends_the_trial_and_names_why(engine: Engine) -> None:
     gang = await hold(engine)
     ticket = on_gang(engine, gang, SLEEPS[0])
@@ -119,6 +123,7 @@ async def test_the_end_of_a_gang_in_use_ends_the_trial_and_names_why(engine: Eng
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_releasing_a_gang_whose_follower_is_gone_fences_the_run(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +143,7 @@ async def test_releasing_a_gang_whose_follower_is_gone_fences_the_run(
     assert (again.state, again.ended_because) == ("released", "released")
 
 
+@pytest.mark.nightly
 async def test_a_host_that_is_lost_ends_the_gang_by_name_and_recovery_frees_it(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ async def test_a_trial_waits_for_the_only_host_that_could_serve_it_until_that_an
     assert store.hosts.get("local").state == "ready", "a probe found it"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("impatience")
 async def test_a_trial_whose_launch_was_cut_off_waits_until_its_host_has_confirmed(
     engine: Engine, cable: Cable, monkeypatch: pytest.MonkeyPatch
@@ -107,6 +108,7 @@ async def test_a_trial_whose_launch_was_cut_off_waits_until_its_host_has_confirm
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_trial_goes_elsewhere_when_others_can_serve_it(engine: Engine, cable: Cable, tmp_path: Path) -> None:
     second(engine, tmp_path / "other")
     cable.is_out, store = True, engine.hook.store
@@ -119,6 +121,7 @@ async def test_a_trial_goes_elsewhere_when_others_can_serve_it(engine: Engine, c
     assert [set(view.placement) for view in last] == [{"other"}, {"other"}]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("impatience")
 async def test_a_held_lease_keeps_a_trial_from_going_elsewhere(
     engine: Engine, cable: Cable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -148,6 +151,7 @@ async def test_a_held_lease_keeps_a_trial_from_going_elsewhere(
     assert len(held(engine)) == 2, "the silent host's slots are not free"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("impatience")
 async def test_recovery_gives_a_silent_host_up_as_a_follower_does_but_not_while_leases_are_held(
     engine: Engine, cable: Cable
@@ -216,6 +220,7 @@ def stranger(engine: Engine, tmp_path: Path) -> Iterator[Any]:
         yield file
 
 
+@pytest.mark.nightly
 async def test_a_trial_waits_for_a_slot_that_somebody_else_uses(
     engine: Engine, stranger: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

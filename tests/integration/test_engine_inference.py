@@ -124,6 +124,7 @@ async def test_a_paused_run_gives_way_between_shards_and_computes_the_rest(engin
     assert rows(place) == rows_of_a_loop()
 
 
+@pytest.mark.nightly
 async def test_an_input_that_no_restart_can_mend_ends_the_trial_at_once_with_the_error_of_rank_0(
     engine: Engine, place: Path
 ) -> None:

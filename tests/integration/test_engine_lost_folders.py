@@ -31,6 +31,7 @@ async def running(engine: Engine, carrying: asyncio.Future[object], word: str, a
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.nightly
 def test_a_host_that_answers_and_cannot_start_a_run_is_shown_as_such_until_a_probe_finds_it_repaired(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -73,6 +74,7 @@ async def test_recovery_does_not_call_a_host_ready_that_cannot_start_a_run(
     assert store.hosts.get("local").state == "ready"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("removed", ["", "runs", ".dtrain"])
 async def test_a_trial_whose_host_loses_its_folders_goes_on_there_and_no_slot_leaks(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, removed: str

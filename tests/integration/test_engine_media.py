@@ -12,6 +12,7 @@ from tests.support.engines import Engine, config
 pytestmark = pytest.mark.usefixtures("quick_looks")
 
 
+@pytest.mark.nightly
 async def test_media_of_rank_0_reach_the_control_side_and_those_of_a_failed_attempt_stay(engine: Engine) -> None:
     document = {**config("", slots=2), "entrypoint": "python reporting.py", "max_restarts": 1}
     ticket = engine.submit(document)

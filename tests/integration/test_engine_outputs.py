@@ -59,6 +59,7 @@ async def test_a_script_finds_its_snapshot_after_a_failure(
     assert "1 output(s) are links" in caplog.text
 
 
+@pytest.mark.nightly
 async def test_outputs_are_listed_and_downloaded_from_the_copy_or_from_the_host(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
@@ -119,6 +120,7 @@ async def test_of_a_program_of_the_training_library_only_tensorboard_files_are_k
     assert "has no TensorBoard files" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 async def test_a_host_that_is_lost_takes_along_only_what_was_written_since_the_last_copy(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
@@ -141,6 +143,7 @@ async def test_a_host_that_is_lost_takes_along_only_what_was_written_since_the_l
     assert re.search(r"Outputs that rank 0 wrote on host '\w+' since the last copy \(of attempt 1, 20", caplog.text)
 
 
+@pytest.mark.nightly
 async def test_a_copy_that_breaks_off_never_replaces_a_whole_one(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -168,6 +171,7 @@ async def test_a_copy_that_breaks_off_never_replaces_a_whole_one(
     assert [path.name for path in found.folder.parent.iterdir()] == [found.folder.name]
 
 
+@pytest.mark.nightly
 async def test_what_a_follower_that_died_did_not_copy_is_copied_before_the_next_start(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -188,6 +192,7 @@ async def test_what_a_follower_that_died_did_not_copy_is_copied_before_the_next_
     assert starts(caplog)[1].startswith("3, seen")
 
 
+@pytest.mark.nightly
 async def test_a_kill_is_heard_while_outputs_are_sent_to_the_hosts_of_the_next_attempt(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -214,6 +219,7 @@ async def test_a_kill_is_heard_while_outputs_are_sent_to_the_hosts_of_the_next_a
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_what_a_killed_trial_wrote_can_be_downloaded(
     engine: Engine, tmp_path: Path
 ) -> None:  # fmt: skip
@@ -231,6 +237,7 @@ async def test_what_a_killed_trial_wrote_can_be_downloaded(
     assert newest(engine, ticket).manifest.is_final
 
 
+@pytest.mark.nightly
 async def test_outputs_beyond_the_limit_are_named_and_the_latest_are_kept(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip

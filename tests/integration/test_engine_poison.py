@@ -121,6 +121,7 @@ async def test_a_rank_that_reports_100_000_times_is_bounded_and_ends_soon_after_
     assert "attempt_metric_rows_limit (5,000 metric rows of one attempt) is reached" in view.reason
 
 
+@pytest.mark.nightly
 async def test_recovery_salvages_past_poison_and_an_innocent_trial_behind_it_runs(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ async def test_recovery_salvages_past_poison_and_an_innocent_trial_behind_it_run
     assert [len(store.metrics.of_trial(ticket.trial_id)) for ticket in poisoned] == [18, 18]
 
 
+@pytest.mark.nightly
 async def test_an_attempt_that_cannot_be_read_at_all_is_fenced_and_frees_its_slots(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +166,7 @@ async def test_an_attempt_that_cannot_be_read_at_all_is_fenced_and_frees_its_slo
     assert engine.held() == []
 
 
+@pytest.mark.nightly
 async def test_a_host_that_keeps_breaking_the_protocol_ends_its_part_with_the_cause(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

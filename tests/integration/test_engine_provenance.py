@@ -87,6 +87,7 @@ async def test_a_trial_with_a_lock_file_has_the_packages_of_its_environment(
     assert [(one.ranks, one.executable, one.torch) for one in found.runtimes] == [([0, 1], host.executable, None)]
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 async def test_trials_are_compared_by_what_they_ran_with(engine: Engine, folder: Path) -> None:
     first = await ran(engine, folder, environment={"requirements": "requirements.lock", "wheels": "wheels"})
@@ -114,6 +115,7 @@ async def test_trials_are_compared_by_what_they_ran_with(engine: Engine, folder:
     assert {"bundle", "image", "driver", "devices", "hosts"} <= {*found.same}
 
 
+@pytest.mark.nightly
 async def test_packages_of_an_interpreter_that_the_program_chooses_itself_are_unknown(
     engine: Engine, folder: Path, tmp_path: Path
 ) -> None:

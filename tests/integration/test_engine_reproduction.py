@@ -102,7 +102,7 @@ async def again(engine: Engine, ticket: Ticket, folder: Path) -> Reproduction:
     ("slots", "preempted"),
     [
         pytest.param(1, False, id="one-rank"),
-        pytest.param(2, False, id="two-ranks", marks=pytest.mark.each_change),
+        pytest.param(2, False, id="two-ranks"),
         pytest.param(1, True, id="one-rank-preempted"),
         pytest.param(2, True, id="two-ranks-preempted"),
     ],

@@ -69,7 +69,6 @@ async def test_a_rank_that_dies_around_a_stop_is_not_started_again_once_the_stop
     assert held(engine) == []
 
 
-@pytest.mark.each_change("after the question")
 @pytest.mark.parametrize("point", RANK_POINTS)
 async def test_a_rank_that_dies_around_a_decision_to_go_on_goes_on_and_is_told_the_same_again(
     engine: Engine, point: str, caplog: pytest.LogCaptureFixture

@@ -87,6 +87,7 @@ async def test_a_trial_that_gives_its_gang_back_keeps_its_rungs(
     assert entries == before
 
 
+@pytest.mark.nightly
 async def test_a_trial_that_is_stopped_while_it_is_preempted_ends_there(engine: Engine) -> None:
     """The decision and a preemption request arrive at the same time: the trial is not launched again."""
     search, store = Search(engine, search_config()), engine.hook.store
@@ -118,6 +119,7 @@ async def test_a_program_that_ignores_the_stop_is_ended_after_preemption_timeout
 
 
 # -- hyperparameters -----------------------------------------------------------------------------
+@pytest.mark.nightly
 async def test_refused_hyperparameters_are_drawn_again_in_the_same_trial_and_cost_no_restart(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,6 +151,7 @@ async def test_a_sample_that_was_refused_before_is_passed_over(engine: Engine) -
     assert found == [("completed", 2, 2, 0.9), ("errored", 2, 2, 0.9)]
 
 
+@pytest.mark.nightly
 async def test_what_refused_hyperparameters_reached_is_no_result_of_the_trial(engine: Engine) -> None:
     """With the metric turned around, the refused sample is the better one."""
     draws = [[sample(SPACE, experiment_seed=7, trial=n, draw=k)["quality"] for k in range(2)] for n in range(8)]
@@ -178,6 +181,7 @@ async def test_a_trial_whose_every_sample_is_refused_fails_by_name(
     assert (trial.draw, trial.attempts, trial.restarts) == (2, 3, 0)
 
 
+@pytest.mark.nightly
 async def test_a_point_of_a_grid_that_is_refused_fails(engine: Engine) -> None:
     grid = {**random_config(variables={"REFUSES": "2"}), "searcher": {"name": "grid", "metric": "quality"}}
     grid["hyperparameters"] = {"quality": {"type": "double", "minval": 0.0, "maxval": 1.0, "count": 2}}
@@ -206,6 +210,7 @@ async def test_checkpoints_of_refused_hyperparameters_are_no_start_for_others(en
     await asyncio.wait_for(carrying, DEADLINE_S)
 
 
+@pytest.mark.nightly
 async def test_a_slot_of_optuna_draws_when_it_starts_from_what_has_ended_by_then(engine: Engine) -> None:
     pytest.importorskip("optuna")
     search = Search(engine, {**random_config(), "searcher": {**RANDOM, "name": "optuna"}})
@@ -221,6 +226,7 @@ async def test_a_slot_of_optuna_draws_when_it_starts_from_what_has_ended_by_then
 
 
 # -- stops by a user --------------------------------------------------------------------------
+@pytest.mark.nightly
 async def test_a_trial_that_a_person_stops_writes_a_checkpoint_and_ends_as_stopped(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -238,6 +244,7 @@ async def test_a_trial_that_a_person_stops_writes_a_checkpoint_and_ends_as_stopp
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_waiting_trial_that_a_person_stops_ends_at_once(engine: Engine) -> None:
     search, store = Search(engine, endless(resources={"slots_per_trial": 2})), engine.hook.store
     first, second = search.submit(0, 0.5), search.submit(1, 0.6)
@@ -255,6 +262,7 @@ async def test_a_waiting_trial_that_a_person_stops_ends_at_once(engine: Engine) 
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_command_stops_a_trial_that_nobody_follows(engine: Engine) -> None:
     search, store = Search(engine, endless()), engine.hook.store
     ticket = search.submit(0, 0.5)
@@ -297,6 +305,7 @@ def test_the_last_decision_says_how_a_trial_ends(decisions: list[Any], end: str 
     assert decision_delivery.final(entries) == end
 
 
+@pytest.mark.nightly
 async def test_a_program_without_the_library_takes_part_in_asha(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,6 +39,7 @@ def stored(path: Path) -> str:
     )
 
 
+@pytest.mark.nightly("", "0 raise", "1 raise")
 @pytest.mark.parametrize("way", ["", "0 raise", "1 raise", "1 exit"])
 async def test_what_ranks_show_of_secrets_is_masked_before_it_is_stored_or_logged(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, way: str

@@ -64,6 +64,7 @@ async def test_a_run_that_the_store_has_lost_is_ended_and_its_trial_starts_again
     assert ranks_of(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_run_that_the_store_still_knows_goes_on_when_only_its_watch_was_lost(engine, caplog):
     ticket = engine.submit(config("library", 4000))
     first = asyncio.ensure_future(engine.carry(ticket))
@@ -81,6 +82,7 @@ async def test_a_run_that_the_store_still_knows_goes_on_when_only_its_watch_was_
     assert (await asyncio.wait_for(carrying, DEADLINE_S)).state == "killed"
 
 
+@pytest.mark.nightly
 async def test_the_follower_of_a_trial_that_the_store_has_lost_ends_its_ranks_and_says_what_to_do(engine):
     before = copy_of(engine.hook.store)
     ticket = engine.submit(config("library", 4000))

@@ -42,6 +42,7 @@ async def infer(
     return outcome, engine.hook.store.trials.get(ticket.trial_id)
 
 
+@pytest.mark.nightly
 async def test_a_rank_that_is_killed_once_in_a_shard_costs_no_restart(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -56,6 +57,7 @@ async def test_a_rank_that_is_killed_once_in_a_shard_costs_no_restart(
     assert first.failure["shard"]["index"] == 3
 
 
+@pytest.mark.nightly
 async def test_the_third_death_in_a_shard_ends_the_run_and_names_its_rows(engine: Engine, tmp_path: Path) -> None:
     outcome, trial = await infer(engine, tmp_path, {"3": "kill"})
     assert (outcome.state, trial.attempts, trial.restarts) == ("errored", 3, 0)
@@ -65,6 +67,7 @@ async def test_the_third_death_in_a_shard_ends_the_run_and_names_its_rows(engine
     assert "inference.on_bad_shard: skip" in outcome.failure.cause
 
 
+@pytest.mark.nightly
 async def test_a_shard_that_is_set_aside_lets_the_run_complete(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,6 +95,7 @@ async def test_a_rank_that_gives_a_shard_up_ends_the_run_at_once(
     assert outcome.failure.cause == words
 
 
+@pytest.mark.nightly
 async def test_a_failure_outside_of_shards_counts_as_usual(engine: Engine, tmp_path: Path) -> None:
     outcome, trial = await infer(engine, tmp_path, {}, slots=1, fails=True)
     assert (outcome.state, trial.attempts) == ("errored", 1)

@@ -19,6 +19,7 @@ pytest_plugins = ["testbed.slurm.plugin"]
 PROGRAM = "import os, time; print('sees', os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(3)"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quick_looks")
 async def test_two_jobs_on_one_node_have_different_gpus(
     engine: Engine,

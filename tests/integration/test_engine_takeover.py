@@ -76,6 +76,7 @@ def trigger_of(replaced: Replaced, monkeypatch: pytest.MonkeyPatch, answer: bool
     return triggers.TrialTrigger(trial_ids=[replaced.ticket.trial_id])
 
 
+@pytest.mark.nightly
 async def test_a_replaced_trigger_that_is_killed_leaves_the_gang_to_its_follower(replaced, monkeypatch):
     trigger = trigger_of(replaced, monkeypatch, answer=False)
     trigger._trials[replaced.ticket.trial_id]._runtime = replaced.old
@@ -92,6 +93,7 @@ async def test_a_trigger_that_moved_or_knows_nothing_ends_nothing(replaced, monk
     assert replaced.is_untouched()
 
 
+@pytest.mark.nightly
 async def test_a_trigger_whose_task_is_over_ends_its_gang(replaced, monkeypatch):
     trigger = trigger_of(replaced, monkeypatch, answer=False)
     trigger._trials[replaced.ticket.trial_id]._runtime = replaced.new
@@ -99,6 +101,7 @@ async def test_a_trigger_whose_task_is_over_ends_its_gang(replaced, monkeypatch)
     assert pids(replaced.engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_replaced_follower_whose_connection_breaks_leaves_the_gang(replaced):
     error = HostUnreachableError("local", "The connection broke.")
     view = await replaced.old.view()
@@ -144,11 +147,13 @@ async def without_store(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Asyn
     assert pids(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_kill_reaches_the_hosts_while_the_store_is_away(engine, without_store):
     without_store.kill()
     assert await _ranks_gone(engine, within_s=20.0)
 
 
+@pytest.mark.nightly
 async def test_a_kill_after_a_long_silence_waits_for_the_store(engine, without_store, monkeypatch):
     """Another process may follow the gang by then."""
     without_store.proved_at -= runtimes.PROVED_S + 1

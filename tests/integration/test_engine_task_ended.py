@@ -38,6 +38,7 @@ async def killed(engine: Engine, *, by: str | None = None) -> tuple[Ticket, Outc
     return ticket, outcome
 
 
+@pytest.mark.nightly
 async def test_a_task_that_airflow_lost_and_runs_again_goes_on_with_its_trial(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -67,6 +68,7 @@ async def test_a_task_that_airflow_lost_and_runs_again_goes_on_with_its_trial(
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_trial_that_a_person_killed_stays_ended_when_its_task_runs_again(engine: Engine) -> None:
     ticket, _ = await killed(engine, by="ann")
     again = engine.submit(config("library", 25), run_id="task")
@@ -78,6 +80,7 @@ async def test_a_trial_that_a_person_killed_stays_ended_when_its_task_runs_again
     assert engine.hook.store.trials.get(ticket.trial_id).attempts == 1
 
 
+@pytest.mark.nightly("None")
 @pytest.mark.parametrize("by", [None, "ann"])
 async def test_a_time_out_that_killed_a_trial_is_final(engine: Engine, by: str | None) -> None:
     from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner

@@ -61,6 +61,7 @@ async def test_a_rank_that_names_folders_elsewhere_has_nothing_removed_there(
     assert all(f"directly below {own}/" in one["refused"] for one in shown[1:])
 
 
+@pytest.mark.nightly
 async def test_a_copy_is_limited_by_what_comes_and_not_by_what_was_reported(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
@@ -87,6 +88,7 @@ async def test_a_copy_is_limited_by_what_comes_and_not_by_what_was_reported(
     assert "checkpoint_copy_limit is 1000000" in caplog.text
 
 
+@pytest.mark.nightly
 async def test_metadata_that_no_parser_takes_costs_the_copy_and_nothing_else(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip

@@ -36,6 +36,7 @@ def document(**fields: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 async def test_later_trials_of_a_program_are_forked_from_one_parent_with_the_same_random_numbers(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def parameters() -> list[Any]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "variation"), parameters())
 async def test_the_cause_of_an_injected_failure_is_found(
     engine: Engine, pair: NamespaceHosts, monkeypatch: pytest.MonkeyPatch, kind: str, variation: Variation

@@ -98,6 +98,7 @@ def test_a_pool_that_warns_excludes_no_host(fleet: CheckedHosts, caplog: pytest.
     assert f"is slow: {SENTENCE}" in caplog.text
 
 
+@pytest.mark.nightly
 def test_hosts_that_were_not_measured_of_late_are_measured_once(
     fleet: CheckedHosts, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -156,6 +156,7 @@ def returns_nan():
     return {"loss": float("nan")}
 
 
+@pytest.mark.nightly
 def test_a_function_returns_what_rank_0_returned(hook: DtrainHook) -> None:
     found = function_task(adds, 3, slots="2", pool="default_pool").execute(context("adds"))
     assert found == {"sum": 5, "ds": "2026-01-02", "rank": "0", "ranks": "2"}
@@ -168,6 +169,7 @@ def version_of_demo():
     return demo.VERSION
 
 
+@pytest.mark.nightly
 def test_a_function_runs_in_an_environment_from_a_lock_file(hook: DtrainHook, tmp_path: Path) -> None:
     folder = tmp_path / "dags"
     make_wheel(folder / "code" / "wheels", "demo")
@@ -184,6 +186,7 @@ def returns_many(count):
     return ["a"] * count
 
 
+@pytest.mark.nightly
 def test_a_function_may_return_what_is_twice_as_long_once_it_is_escaped(hook: DtrainHook) -> None:
     # 0.9 MB as JSON, 1.3 MB as text inside the JSON of an event.
     assert function_task(returns_many, 180_000).execute(context("many")) == ["a"] * 180_000
@@ -196,6 +199,7 @@ def test_a_result_above_the_limit_fails_the_task_with_limit_and_size(hook: Dtrai
     assert taken(hook) == 0
 
 
+@pytest.mark.nightly
 def test_a_function_runs_on_a_held_gang_of_its_size(hook: DtrainHook) -> None:
     gang = sensor().execute(context("gang"))
     found = function_task(adds, 3, allocation=gang).execute(context("adds"))
@@ -203,6 +207,7 @@ def test_a_function_runs_on_a_held_gang_of_its_size(hook: DtrainHook) -> None:
     assert taken(hook) == 2
 
 
+@pytest.mark.nightly
 def test_a_function_may_import_files_of_the_model_dir(hook: DtrainHook, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "neighbour.py").write_text("ANSWER = 42\n")
@@ -210,6 +215,7 @@ def test_a_function_may_import_files_of_the_model_dir(hook: DtrainHook, tmp_path
     assert function_task(imports_a_neighbour, **options).execute(context("imports", folder=tmp_path)) == 42
 
 
+@pytest.mark.nightly
 def test_a_result_that_is_no_json_fails_the_task(hook: DtrainHook) -> None:
     with pytest.raises(AirflowFailException, match=r"ResultError: .*result\['loss'\] is nan"):
         function_task(returns_nan).execute(context("nan"))

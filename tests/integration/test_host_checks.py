@@ -71,6 +71,7 @@ def interpreter(fleet: CheckedHosts, folder: Path, name: str, script: str) -> st
 
 
 # -- statistics of real hosts ---------------------------------------------------------------------------
+@pytest.mark.nightly
 def test_healthy_hosts_are_measured_and_not_named(fleet: CheckedHosts) -> None:
     found = fleet.check()
     assert (fleet.named(found), found.problems) == ({}, {})
@@ -145,6 +146,7 @@ def test_a_check_waits_for_slots_that_are_in_use(fleet: CheckedHosts) -> None:
     assert {rate.host for rate in found.rates} == {fleet.names[0]}
 
 
+@pytest.mark.nightly
 def test_a_killed_check_leaves_no_process_and_no_file_and_its_slots_become_free(
     fleet: CheckedHosts, tmp_path: Path
 ) -> None:
@@ -174,6 +176,7 @@ def test_a_killed_check_leaves_no_process_and_no_file_and_its_slots_become_free(
 
 
 # -- hostile hosts --------------------------------------------------------------------------------------------
+@pytest.mark.nightly
 def test_absurd_results_of_a_host_are_problems_and_the_other_hosts_are_measured(
     fleet: CheckedHosts, tmp_path: Path
 ) -> None:
@@ -253,6 +256,7 @@ def test_a_check_whose_slots_a_user_releases_stores_nothing(fleet: CheckedHosts)
     assert len(fleet.hook.store.host_rates.past([name])) == before
 
 
+@pytest.mark.nightly
 @pytest.mark.airflow
 def test_a_check_over_the_api_measures_stores_and_prints(fleet: CheckedHosts, tmp_path, monkeypatch, capsys) -> None:
     store, hook, names = fleet.hook.store, fleet.hook, fleet.names[:2]

@@ -29,6 +29,7 @@ def alone():
     return rows_of_a_loop()
 
 
+@pytest.mark.nightly("1", "3")
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_union_of_the_outputs_is_that_of_one_process_row_for_row(place, alone, size):
     ranks = well(infer(place, size))
@@ -155,6 +156,7 @@ def test_an_input_that_cannot_be_read_is_tried_once_and_has_no_traceback(place):
     assert not rank.said(r"\.\.")
 
 
+@pytest.mark.nightly("csv")
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_one_text_file_keeps_all_ranks_busy_and_its_codes_are_unchanged(place, kind):
     codes = [f"{i:05}" for i in range(3000)]

@@ -105,6 +105,7 @@ def test_an_operator_returns_the_manifest_and_announces_the_folder(place: Path) 
         infer(place, "other", outputs={**outputs, "columns": []})
 
 
+@pytest.mark.nightly
 def test_a_deferred_operator_announces_the_folder_when_its_trigger_has_fired(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

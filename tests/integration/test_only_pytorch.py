@@ -57,6 +57,7 @@ TRAINED = (
 )
 
 
+@pytest.mark.nightly
 def test_gangs_of_four_two_and_one_rank_train_save_and_resume(tmp_path):
     path = script(tmp_path, TRAINED)
     for count, size in enumerate((4, 2, 1)):

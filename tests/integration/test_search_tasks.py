@@ -84,6 +84,7 @@ def test_failed_trials_do_not_sink_the_search(hook: DtrainHook) -> None:
     assert (best["number"], best["trials"]) == (1, {"errored": 1, "completed": 1})
 
 
+@pytest.mark.nightly
 def test_a_search_of_failed_trials_fails_with_the_first_cause(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(config(fails=True))
@@ -108,6 +109,7 @@ def test_a_best_task_that_comes_too_early_says_what_to_do(hook: DtrainHook) -> N
         run.best(run.plan(config()))
 
 
+@pytest.mark.nightly
 def test_a_metric_that_no_trial_reports_is_named_with_those_that_it_does(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(config(says="loss"))
@@ -146,6 +148,7 @@ def test_a_cleared_trial_runs_again_with_its_sample_and_seed(hook: DtrainHook) -
     assert len(hook.store.trials.list(limit=None)) == 5
 
 
+@pytest.mark.nightly
 def test_a_cleared_plan_is_the_next_generation_with_the_same_seed(hook: DtrainHook) -> None:
     run = Run()
     first = run.plan(config(RANDOM))
@@ -242,6 +245,7 @@ def test_a_killed_experiment_has_no_best_trial_although_some_completed(hook: Dtr
     assert hook.store.experiments.get(view.experiment_id).state == "killed"
 
 
+@pytest.mark.nightly
 def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: DtrainHook) -> None:
     pytest.importorskip("optuna")
     run = Run()
@@ -269,6 +273,7 @@ def test_a_cleared_trial_of_optuna_runs_again_with_what_it_drew(hook: DtrainHook
     assert (new.number, new.hparams, new.seed, new.draw) == (old.number, old.hparams, old.seed, old.draw)
 
 
+@pytest.mark.nightly
 def test_the_event_of_a_deferred_trial_brings_its_name(hook: DtrainHook, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
     monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.EARLIEST_EVENT_S", 0.0)

@@ -162,6 +162,7 @@ def test_one_that_fails_leaves_its_siblings_alone_and_a_clear_repeats_it_alone(
     assert (best["trial_id"] in (before[0], before[2]), best["trials"]) == (True, {"completed": 2, "errored": 1})
 
 
+@pytest.mark.nightly
 def test_a_clear_of_a_task_with_results_runs_nothing(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(config({**RANDOM, "max_trials": 2, "trials_per_task": 2}))
@@ -169,6 +170,7 @@ def test_a_clear_of_a_task_with_results_runs_nothing(hook: DtrainHook) -> None:
     assert states(hook) == {0: ["completed"], 1: ["completed"]}
 
 
+@pytest.mark.nightly
 async def test_a_retry_continues_only_what_a_host_has_failed(hook: DtrainHook, monkeypatch: pytest.MonkeyPatch) -> None:
     launch, refused = runner.launch, [1]
 
@@ -198,6 +200,7 @@ async def test_a_retry_continues_only_what_a_host_has_failed(hook: DtrainHook, m
     assert after[0] == before[0], "the one with a result was left alone"
 
 
+@pytest.mark.nightly
 async def test_a_kill_of_one_trial_leaves_its_siblings_alone(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(config({**RANDOM, "max_trials": 2, "trials_per_task": 2}, says="score waits"))
@@ -242,6 +245,7 @@ async def test_the_end_of_the_task_in_airflow_kills_all_of_its_trials(
     assert processes("searched.py", tmp_path) == []
 
 
+@pytest.mark.nightly
 async def test_the_next_triggerer_continues_all_trials(hook: DtrainHook, tmp_path: Path) -> None:
     run = Run()
     plan = run.plan(config({**RANDOM, "max_trials": 3, "trials_per_task": 3}, says="score waits"))
@@ -269,6 +273,7 @@ def _view(hook: DtrainHook, trial_id: int) -> Any:
     return hook.store.attempts.get(hook.store.trials.get(trial_id).attempt_id)
 
 
+@pytest.mark.nightly
 def test_at_most_max_concurrent_trials_of_a_task_run_at_a_time(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(config({**RANDOM, "max_trials": 3, "trials_per_task": 3, "max_concurrent_trials": 1}))
@@ -284,6 +289,7 @@ def assert_one_after_the_other(hook: DtrainHook) -> None:
     assert all(before < after for before, after in zip(reported, granted[1:], strict=False))
 
 
+@pytest.mark.nightly
 def test_asha_stops_trials_of_a_task_early(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(search_config(searcher={"max_trials": 6, "trials_per_task": 6}))
@@ -295,6 +301,7 @@ def test_asha_stops_trials_of_a_task_early(hook: DtrainHook) -> None:
     assert run.best(plan)["trials"] == Counter(ends.values())
 
 
+@pytest.mark.nightly
 def test_optuna_draws_for_a_later_trial_of_the_task_from_the_results_of_earlier_ones(hook: DtrainHook) -> None:
     pytest.importorskip("optuna")
     run = Run()

@@ -142,6 +142,7 @@ def test_options_that_the_cluster_does_not_have_are_refused_at_once(
     assert {**after, "scheduler": None} == {**before, "scheduler": None}
 
 
+@pytest.mark.nightly
 def test_options_are_set_with_a_warning_while_the_cluster_does_not_answer(commands: World, slurm: SlurmCluster) -> None:
     slurm.stop_controller()
     try:
@@ -153,6 +154,7 @@ def test_options_are_set_with_a_warning_while_the_cluster_does_not_answer(comman
         restart(slurm)
 
 
+@pytest.mark.nightly
 def test_doctor_checks_the_cluster(commands: World, slurm: SlurmCluster) -> None:
     found = lines(commands)
     assert all(one["ok"] for one in found.values()), found
@@ -186,6 +188,7 @@ def test_explain_says_which_job_a_configuration_would_be(commands: World, tmp_pa
     assert "on one node" in row["reason"]
 
 
+@pytest.mark.nightly
 async def test_a_waiting_trial_shows_slurms_reason_and_its_expected_start(pool: Engine, commands: World) -> None:
     submitted = ["sbatch", "--parsable", "-N2", "-n16", "-t", "30", "--wrap", "sleep 1000", "-o", "/dev/null"]
     blocker = subprocess.run(submitted, capture_output=True, text=True, check=True, timeout=20).stdout.strip()

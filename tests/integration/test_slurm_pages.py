@@ -157,6 +157,7 @@ def commands() -> list[str]:
     return [line for line in lines if line.strip()]
 
 
+@pytest.mark.nightly
 @pytest.mark.airflow
 def test_every_command_of_the_page_succeeds(
     world: World, slurm_clusters: Callable[..., SlurmCluster], tmp_path: Path

@@ -53,6 +53,7 @@ def pool(engine: Engine, slurm_cluster: SlurmCluster, monkeypatch: pytest.Monkey
     slurm_cluster.run("scancel", "--user=root")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("quick_looks")
 async def test_a_gang_of_any_width_costs_four_requests_besides_the_poll(pool: Engine, asked: Counter[str]) -> None:
     costs = []

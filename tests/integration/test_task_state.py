@@ -146,6 +146,7 @@ def test_a_mapped_task_that_defers_sends_its_name_and_each_link_once(scene: Scen
     assert scene.sent("waits", "/_link_TrialLink") == [f"plugin/dtrain/trials/{trial.trial_id}"]
 
 
+@pytest.mark.nightly
 def test_a_task_that_was_deferred_resumes_with_the_name_from_the_event_and_keeps_its_links(scene: Scene) -> None:
     trial = next(iter(scene.scene.hook.store.trials.list(run_id="good")), None)
     if trial is None:

@@ -85,6 +85,7 @@ def test_deterministic_is_honoured(run):
     assert said(run(1, config=config, OMP_NUM_THREADS="2"), "deterministic") == [["(True, 1)"]]
 
 
+@pytest.mark.nightly
 def test_loader_workers_draw_the_same_numbers_after_a_resume(run):
     unbroken = run(2, WORKERS="2")
     batches = said(unbroken, "batch")

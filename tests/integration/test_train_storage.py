@@ -36,6 +36,7 @@ def newest(kept, scratch):
     return found_checkpoints.newest(kept.found(), scratch)
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_comes_back_from_the_bucket_as_it_was_written(bucket, root, tmp_path):
     written = write(opened(bucket, root), 3, accuracy=0.5)
     found = newest(opened(bucket, root), tmp_path)
@@ -138,6 +139,7 @@ def test_two_ranks_resume_from_the_bucket_bit_for_bit(bucket, tmp_path):
     assert secrets["checkpoint_storage.secret_key"] not in first[0].output + json.dumps(first[0].events)
 
 
+@pytest.mark.nightly
 def test_uploads_of_killed_processes_are_aborted_at_the_next_start(bucket, root):
     kept = opened(bucket, root)
     below = root.partition(BUCKET + "/")[2]

@@ -65,6 +65,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 async def test_the_engine_trains_a_trial_class(engine: Engine, folder: Path) -> None:
     ticket = engine.submit(config(lr=0.05), folder=folder)
     outcome = await engine.carry(ticket)

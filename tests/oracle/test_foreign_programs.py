@@ -50,7 +50,6 @@ def compare(folder: Path, name: str, hosts: int, per_host: int, arguments: tuple
 
 
 @pytest.mark.nightly
-@pytest.mark.each_change("1-2-ddp_tutorial")
 @pytest.mark.parametrize("name", OF_PYTORCH)
 @pytest.mark.parametrize(("hosts", "per_host"), SHAPES)
 def test_a_program_for_torchrun_trains_as_under_torchrun(tmp_path: Path, name: str, hosts: int, per_host: int) -> None:

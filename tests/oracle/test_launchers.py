@@ -50,14 +50,15 @@ def as_command(
     return as_gang(folder, program, hosts, per_host, argv=launcher.argv, is_per_host=True, **facts)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("hosts", "per_host", "options"),
     [
         (1, 2, ()),
-        pytest.param(2, 2, ("--nnodes", "2", "--nproc-per-node=2"), marks=pytest.mark.nightly),
-        pytest.param(1, 1, (), marks=pytest.mark.nightly),
-        pytest.param(1, 4, ("--standalone",), marks=pytest.mark.nightly),
-        pytest.param(2, 1, ("--rdzv-backend", "c10d"), marks=pytest.mark.nightly),
+        (2, 2, ("--nnodes", "2", "--nproc-per-node=2")),
+        (1, 1, ()),
+        (1, 4, ("--standalone",)),
+        (2, 1, ("--rdzv-backend", "c10d")),
     ],
 )
 def test_ranks_of_torchrun_as_the_entrypoint_train_as_under_torchrun(
@@ -167,6 +168,7 @@ with dtrain.init() as ctx:
 """
 
 
+@pytest.mark.nightly
 def test_ranks_that_torchrun_starts_have_files_of_their_own(tmp_path: Path) -> None:
     found = as_launched(tmp_path, WITH_LIBRARY, 2, 2)
     assert found == {rank: {"size": 4, "local_rank": rank % 2, "hosts": 2} for rank in range(4)}
@@ -220,6 +222,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_processes_that_a_rank_starts_as_ranks_end_with_the_fix(tmp_path: Path) -> None:
     found = as_gang(tmp_path, SPAWN, 1, 1)
     assert "Set launch: per_host" in found[0]["error"]

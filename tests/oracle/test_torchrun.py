@@ -271,6 +271,7 @@ report(signals=got)
 """
 
 
+@pytest.mark.nightly
 def test_the_other_ranks_of_one_that_fails_get_sigterm_and_time_to_end_as_under_torchrun(tmp_path: Path) -> None:
     theirs = under_torchrun(tmp_path / "torchrun", FAILURE, fails=True)
     assert theirs == {0: {"signals": [15]}}

@@ -39,6 +39,7 @@ def test_no_interleaving_leaves_a_process_in_a_slot_that_was_given_back(
     assert cannot_become_free(found) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 2)])
 def test_a_store_set_back_to_a_backup_never_shares_a_slot_and_comes_free(sizes: tuple[int, int]) -> None:
     found = explore(Model(sizes, backups=1, takeovers=0, crashes=0, tokens=2))

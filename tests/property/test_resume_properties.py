@@ -110,6 +110,7 @@ def is_usual(loop: Loop) -> bool:
     )
 
 
+@pytest.mark.nightly
 @settings(max_examples=budget(160))
 @given(loops(), st.lists(st.integers(0, 999), min_size=1, max_size=2))
 # In the last batch of an epoch, in a loop of the library and in one of the program's own.

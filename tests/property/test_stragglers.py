@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from statistics import median
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,11 +27,13 @@ def noisy(seed: int, sigma: float, pauses: float):
     return forward
 
 
+@pytest.mark.nightly
 @given(seed=SEEDS, ranks=st.integers(2, 16), sigma=st.floats(0, 0.12), pauses=st.floats(0, 0.1))
 def test_noise_and_pauses_of_healthy_ranks_name_none(seed: int, ranks: int, sigma: float, pauses: float) -> None:
     assert Gang(ranks).run(300, noisy(seed, sigma, pauses)) == []
 
 
+@pytest.mark.nightly
 @given(
     seed=SEEDS, ranks=st.integers(2, 16), sigma=st.floats(0, 0.08), factor=st.floats(1.6, 5), start=st.integers(0, 200)
 )

@@ -115,6 +115,7 @@ CASES = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("order", "ranks"), CASES)
 def test_training_is_the_same_whenever_torch_is_imported(
     tmp_path: Path, imported_before: Callable[[int], list[Any]], order: str, ranks: int
@@ -145,6 +146,7 @@ with dtrain.init() as ctx:
 """
 
 
+@pytest.mark.nightly
 def test_a_late_import_continues_the_stream_that_the_rank_has_by_then(tmp_path: Path) -> None:
     early, late = (
         outputs(start(tmp_path / str(bool(before)), LATE.replace("{before}", before), 1, packages=True))
@@ -172,6 +174,7 @@ atexit.register(print, "after all")
 """
 
 
+@pytest.mark.nightly
 def test_exit_handlers_run_in_one_order(tmp_path: Path) -> None:
     programs = (
         EXIT.replace("{before}", before).replace("{after}", after)
@@ -209,6 +212,7 @@ def test_a_trial_that_does_not_use_torch_imports_neither_it_nor_numpy(tmp_path: 
     assert init["python"]
 
 
+@pytest.mark.nightly
 def test_a_forked_process_that_imports_torch_is_seeded_and_reports_nothing(tmp_path: Path) -> None:
     body = """
         import os, sys
