@@ -17,7 +17,7 @@ from testbed.stores import host
 from tests.contract.gang_world import ask
 from tests.support.task_facts import task_of
 
-pytestmark = [pytest.mark.nightly, pytest.mark.each_change]
+pytestmark = pytest.mark.each_change
 
 
 @pytest.fixture(autouse=True)

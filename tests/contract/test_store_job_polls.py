@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, Job
 from airflow_provider_dtrain.store import external_jobs
 from testbed.stores import host
 
-pytestmark = [pytest.mark.nightly, pytest.mark.each_change]
+pytestmark = pytest.mark.each_change
 
 
 @pytest.fixture(autouse=True)

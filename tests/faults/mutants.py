@@ -41,7 +41,7 @@ def broken_copy(mutant: Mutant, folder: Path) -> None:
 def run_tests(tests: Sequence[str], folder: Path, *, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
     """Run tests on the copy of the repository in ``folder``, up to the first failure."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "change", "-p", "no:cacheprovider", *tests]
     return subprocess.run(command, cwd=folder, env=environment, timeout=timeout_s, capture_output=True, check=False)
 
 

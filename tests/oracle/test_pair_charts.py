@@ -20,7 +20,6 @@ CELLS = 24
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.each_change,
     pytest.mark.skipif(find_spec("scipy") is None, reason="SciPy is not installed"),
 ]
 

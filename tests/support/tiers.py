@@ -8,7 +8,7 @@ arguments is for the cases of these ids: ``@pytest.mark.nightly("fp16-2")``.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -20,9 +20,10 @@ _TIERS = ("nightly", "each_change")
 def mark_tiers(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that run for each change.
 
-    :raises pytest.UsageError: a marker names a case that does not exist
+    :raises pytest.UsageError: a marker names a case that does not exist, or two markers contradict each other
     """
     for item in items:
+        _check_levels(item)
         if runs_for_each_change(item):
             item.add_marker(CHANGE)
     if not any("::" in argument for argument in config.args):
@@ -32,11 +33,23 @@ def mark_tiers(config: pytest.Config, items: list[pytest.Item]) -> None:
 def runs_for_each_change(item: pytest.Item) -> bool:
     """Return whether a test runs for each change."""
     case = _case(item)
-    of_parameters = item.callspec.marks if hasattr(item, "callspec") else ()
-    for marker in (*of_parameters, *item.iter_markers()):
+    for marker in (*_marks(item), *item.iter_markers()):
         if marker.name in _TIERS and (not marker.args or case in marker.args):
             return marker.name == "each_change"
     return "postgresql" not in _parameters(item).values()
+
+
+def _check_levels(item: pytest.Item) -> None:
+    """Check that a test or a module has at most one of both markers for all its cases: of two, one has no effect."""
+    markers = [(node, marker) for node, marker in item.iter_markers_with_node() if marker not in _marks(item)]
+    levels = Counter(id(node) for node, marker in markers if marker.name in _TIERS and not marker.args)
+    if any(count > 1 for count in levels.values()):
+        raise pytest.UsageError(f"The markers nightly and each_change contradict each other: {item.nodeid}")
+
+
+def _marks(item: pytest.Item) -> tuple[pytest.Mark, ...]:
+    """Return the markers of the parameters."""
+    return tuple(item.callspec.marks) if hasattr(item, "callspec") else ()
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:

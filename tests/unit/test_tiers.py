@@ -93,6 +93,14 @@ def test_a_marker_that_names_no_case_is_an_error(tmp_path: Path) -> None:
     assert "cases that do not exist: test_slow.py::test_cases[c]" in done.stdout + done.stderr
 
 
+def test_two_markers_of_one_module_that_contradict_each_other_are_an_error(tmp_path: Path) -> None:
+    done = collected(
+        tmp_path, slow=SLOW.replace("= pytest.mark.nightly", "= [pytest.mark.nightly, pytest.mark.each_change]")
+    )
+    assert done.returncode != 0
+    assert "contradict each other: test_slow.py::test_plain" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("is_nightly", "examples", "expected"), [(False, 200, 25), (False, 40, 10), (True, 200, 800)])
 def test_the_nightly_tier_has_more_random_examples(monkeypatch, is_nightly, examples, expected):
     monkeypatch.setattr(budgets, "is_nightly", lambda: is_nightly)
