@@ -68,6 +68,33 @@ def test_a_timeline_has_what_happened_with_attempt_and_host(
     assert found[7].text == "The trial completed after 4 min."
 
 
+def test_a_launch_names_what_was_forked_and_why_the_rest_was_not(
+    store: Store, submit: Callable[..., Ticket], start: Callable[[Ticket], int]
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        store.hosts.add(host(name, 1))
+    ticket = submit(slots=4)
+    watch = start(ticket)
+    assert (
+        only(store.timeline.of_trial(ticket.trial_id), TimelineKind.LAUNCHED).text
+        == "All ranks of attempt 1 were started."
+    )
+    reports = {
+        "a": {"forked": True, "why_executed": None},
+        "b": {"forked": False, "why_executed": "the first launch of this code on this host\n\x1b[2J"},
+        "c": {},
+        "d": {"forked": False, "why_executed": 7},
+    }
+    for name, report in reports.items():
+        event = {"seq": 1, "at": 0.0, "kind": "started", "ranks": [], **report}
+        store.events.commit(ticket.attempt_id, watch, name, "supervisor.events", 0, 10, [event])
+    assert only(store.timeline.of_trial(ticket.trial_id), TimelineKind.LAUNCHED).text == (
+        "All ranks of attempt 1 were started. Forked from a warm parent on 1 of 4 host(s). "
+        "Executed on 1 host(s): the first launch of this code on this host. "
+        "Executed on 1 host(s): the reason is unknown."
+    )
+
+
 def test_builds_of_environments_are_entries_and_the_reason_of_the_attempt_until_they_end(
     store: Store, clock: Clock, submit: Callable[..., Ticket]
 ) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 
 from airflow_provider_dtrain.core.external_jobs import EndKind, end_of
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind, duration, one_line
-from airflow_provider_dtrain.store.timeline.history import FailedRankRow, History, LaunchRow, NoteRow, SavedRow
+from airflow_provider_dtrain.store.timeline.history import FailedRankRow, History, LaunchRow, NoteRow, SavedRow, Start
 
 #: Value of a note -> start of its sentence.
 _BUILDS = {
@@ -23,6 +24,9 @@ _TAKEN = frozenset({EndKind.TIMEOUT, EndKind.PREEMPTED, EndKind.NODE_FAILED, End
 
 def attempt_entries(history: History) -> Iterator[TimelineEntry]:
     """Yield the entries about the attempts of a trial."""
+    starts = defaultdict[int, list[Start]](list)
+    for start in history.starts:
+        starts[start.attempt_id].append(start)
     for attempt in history.attempts:
         if attempt.started_at is not None:
             yield TimelineEntry(
@@ -30,7 +34,7 @@ def attempt_entries(history: History) -> Iterator[TimelineEntry]:
                 until=attempt.ended_at,
                 kind=TimelineKind.LAUNCHED,
                 attempt=attempt.number,
-                text=f"All ranks of attempt {attempt.number} were started.",
+                text=f"All ranks of attempt {attempt.number} were started.{_warmth(starts[attempt.id])}",
             )
         if attempt.state == "preempted" and attempt.ended_at is not None:
             yield _released(history, attempt, attempt.ended_at)
@@ -43,6 +47,15 @@ def attempt_entries(history: History) -> Iterator[TimelineEntry]:
     for former, attempt in pairwise(history.attempts):
         if former.state != "preempted":
             yield _restarted(former, attempt)
+
+
+def _warmth(starts: Sequence[Start]) -> str:
+    """Return on how many hosts ranks were forked from a warm parent, and why not on the other ones."""
+    executed = Counter(one.why_executed or "the reason is unknown" for one in starts if one.is_forked is False)
+    forked = sum(one.is_forked is True for one in starts)
+    sentences = [f" Forked from a warm parent on {forked} of {len(starts)} host(s)."] if forked else []
+    sentences += [f" Executed on {count} host(s): {reason}." for reason, count in executed.most_common(3)]
+    return "".join(sentences)
 
 
 def _released(history: History, attempt: LaunchRow, at: datetime) -> TimelineEntry:

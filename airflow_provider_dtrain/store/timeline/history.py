@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind, within
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind, one_line, within
 from airflow_provider_dtrain.resources.telemetry import NamedStraggler
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AllocationSlotRow, TrialRow
@@ -20,6 +20,7 @@ from airflow_provider_dtrain.store.database.tables import (
     attempts,
     checkpoints,
     configs,
+    events,
     experiments,
     external_jobs,
     gangs,
@@ -36,6 +37,9 @@ FIRST_CHECKPOINTS, LATEST_CHECKPOINTS = 20, 80
 
 #: Latest jobs of a trial that are read.
 LATEST_JOBS = 200
+
+#: Latest starts of a gang's part on a host that are read.
+LATEST_STARTS = 1000
 
 _TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
 _CLAIMANTS = allocations.alias("claimants")
@@ -115,6 +119,13 @@ _FAILED_RANKS = (
     .join(attempts, attempts.c.id == ranks.c.attempt_id)
     .where(attempts.c.trial_id == _TRIAL, ranks.c.exit_code != 0, sa.not_(ranks.c.sent_signal))
     .order_by(ranks.c.attempt_id, ranks.c.exited_at, ranks.c.rank)
+)
+_STARTS = (
+    sa.select(events.c.attempt_id, events.c.host, events.c.body)
+    .join(attempts, attempts.c.id == events.c.attempt_id)
+    .where(attempts.c.trial_id == _TRIAL, events.c.kind == "started")
+    .order_by(events.c.id.desc())
+    .limit(LATEST_STARTS)
 )
 
 
@@ -205,6 +216,18 @@ class FailedRankRow(Protocol):
     exited_at: datetime | None
 
 
+@dataclass(frozen=True)
+class Start:
+    """How the ranks of one host were started."""
+
+    attempt_id: int
+    host: str
+    #: From a warm parent; None: the trial has no warm starts.
+    is_forked: bool | None
+    #: Reason why they were not forked, empty if unknown.
+    why_executed: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class History:
     """Rows of one trial, each list in the order in which its rows were written."""
@@ -224,6 +247,7 @@ class History:
     stragglers: Sequence[NamedStraggler]
     #: Rows of ``external_jobs``, each with ``backend``, the name of its scheduler.
     jobs: Sequence[Row[Any]]
+    starts: Sequence[Start]
 
     def number_of(self, attempt_id: int | None) -> int | None:
         """Return the number of an attempt, None for one of another trial."""
@@ -268,8 +292,11 @@ def read_history(conn: Connection, trial_id: int, now: datetime) -> History | No
         _SAVED_COUNT,
         _FAILED_RANKS,
         _JOBS,
+        _STARTS,
     )
-    own, requests, slots, notes, rungs, first, latest, [saved], failed, jobs = statements.read(conn, queries, of)
+    own, requests, slots, notes, rungs, first, latest, [saved], failed, jobs, starts = statements.read(
+        conn, queries, of
+    )
     known = {row.id for row in first}
     return History(
         now=now,
@@ -285,4 +312,12 @@ def read_history(conn: Connection, trial_id: int, now: datetime) -> History | No
         failed_ranks=failed,
         stragglers=find_stragglers(conn, trial_id),
         jobs=jobs[::-1],
+        starts=[_start(*row) for row in reversed(starts)],
     )
+
+
+def _start(attempt_id: int, host: str, body: Mapping[str, Any]) -> Start:
+    """Return how the ranks of a host were started, whatever the host reported."""
+    forked, why = body.get("forked"), body.get("why_executed")
+    is_forked = forked if isinstance(forked, bool) else None
+    return Start(attempt_id, host, is_forked, one_line(why, 120) if isinstance(why, str) else "")
