@@ -152,7 +152,7 @@ class Installer:
 
     @functools.cached_property
     def uv(self) -> str | None:
-        """Path of uv: the one on PATH, else one in the environment, which this package requires; None: pip has none."""
+        """Path of uv on PATH or, newly installed, in the environment. None if the package index has none."""
         found = find_uv()
         if found is not None:
             return found

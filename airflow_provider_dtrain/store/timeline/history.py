@@ -218,7 +218,7 @@ class FailedRankRow(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """How the ranks of one host were started."""
+    """The start of the ranks of one host."""
 
     attempt_id: int
     host: str
@@ -317,7 +317,7 @@ def read_history(conn: Connection, trial_id: int, now: datetime) -> History | No
 
 
 def _start(attempt_id: int, host: str, body: Mapping[str, Any]) -> Start:
-    """Return how the ranks of a host were started, whatever the host reported."""
+    """Return the start of the ranks of a host, whatever the host reported."""
     forked, why = body.get("forked"), body.get("why_executed")
     is_forked = forked if isinstance(forked, bool) else None
     return Start(attempt_id, host, is_forked, one_line(why, 120) if isinstance(why, str) else "")
