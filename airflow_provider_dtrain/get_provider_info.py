@@ -212,7 +212,11 @@ def _slurm_login() -> JsonObject:
             "private_key": _field("Private key", "Text of the key, instead of a password.", format="multiline"),
             "private_key_passphrase": _field("Passphrase", "Passphrase of the private key.", format="password"),
             "key_file": _field("Key file", "Path of the private key on the machines of Airflow."),
-            "host_key": _field("Host key", "Public key that the login node must show: TYPE BASE64."),
+            "host_key": _field(
+                "Host key",
+                "Public key that the login node must show: TYPE BASE64. Of several login nodes, one line each.",
+                format="multiline",
+            ),
             "account": _field("Account", "Account of jobs (--account), unless a pool names one."),
             "partition": _field("Partition", "Partition of jobs, unless a pool names one. Empty: the default one."),
             "setup": _field(

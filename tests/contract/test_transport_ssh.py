@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +25,17 @@ from airflow_provider_dtrain.errors import (
 from airflow_provider_dtrain.hosts.transport.registry import host_keys
 from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, fetch_host_key, hook_from_connection
 from testbed.netns import NamespaceHost, NamespaceHosts
-from testbed.netns.transport import hook_to, ssh_to
+from testbed.netns.transport import connection, hook_to, ssh_to
 from tests.support.channels import ECHO, PYTHON, drain, eventually, line_of
+from tests.support.tcp_proxy import TcpProxy, copy, end
 
 pytest_plugins = ["testbed.netns.plugin"]
+
+#: A public key, made for these tests.
+RSA = (
+    "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAgQDAnNv2j5OV/1Pqbk0eDBYkZR6PIFcruL5A+uu6JiqaJTRnGIySK0Gqs4imAWKJdyBf9ifyrB"
+    "WJ86n2EdkDWgUJjaya2yo5o1Yd3oqhTtYKOVvj1uZzPckdQ7Q6VNuLhatEjn7Uyz/oKgAwqF1KSOfDDJ1zJSP9ZAOk60MeBPte3Q=="
+)
 
 
 @pytest.mark.netns
@@ -165,6 +175,86 @@ def test_a_changed_host_key_is_an_error_of_its_own(hosts: NamespaceHosts) -> Non
     transport = ssh_to(host, host_key=other.host_key)
     assert transport.run(["true"]).exit_code == 0, "the connection's own key wins over the pinned one"
     transport.close()
+
+
+class InTurn(TcpProxy):
+    """Machines behind one address, which a connection reaches in turn."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        super().__init__(22)
+        self.addresses = addresses
+        self.connections = 0
+
+    def serve(self, client: socket.socket) -> None:
+        address = self.addresses[self.connections % len(self.addresses)]
+        self.connections += 1
+        with client, socket.create_connection((address, self.server)) as server:
+            back = threading.Thread(target=copy, args=(server, client), daemon=True)
+            back.start()
+            copy(client, server)
+            for one in (client, server):
+                end(one)
+            back.join(timeout=10)
+
+
+@pytest.fixture
+def in_turn(hosts: NamespaceHosts) -> Iterator[InTurn]:
+    """Two hosts behind one address."""
+    with InTurn([hosts.host(number).address for number in (0, 1)]) as proxy:
+        yield proxy
+
+
+def behind(proxy: InTurn, host: NamespaceHost, host_key: str) -> SSHTransport:
+    fetched = connection(host)
+    fetched.host, fetched.port = "127.0.0.1", proxy.port
+    fetched.extra_dejson["host_key"] = host_key
+    fetched.extra = json.dumps(fetched.extra_dejson)
+    return SSHTransport("login", lambda: hook_from_connection(fetched))
+
+
+@pytest.mark.netns
+def test_machines_behind_one_name_have_a_key_each(hosts: NamespaceHosts, in_turn: InTurn) -> None:
+    keys = "\n".join(f"{hosts.host(number).host_key} of machine {number}" for number in (1, 0))
+    transport = behind(in_turn, hosts.host(0), keys)
+    assert transport.run(["hostname"]).stdout == b"ns-0\n"
+    hosts.host(0).reboot()
+    assert transport.run(["hostname"]).stdout == b"ns-1\n", "the next connection reaches the other machine"
+    transport.close()
+    assert in_turn.connections == 2
+
+
+@pytest.mark.netns
+def test_a_machine_behind_a_name_whose_key_is_not_listed_is_refused(hosts: NamespaceHosts, in_turn: InTurn) -> None:
+    keys = f"{hosts.host(2).host_key}\n{hosts.host(1).host_key}"
+    with pytest.raises(HostKeyError, match="another key than before"):
+        behind(in_turn, hosts.host(0), keys).run(["true"])
+    transport = behind(in_turn, hosts.host(0), keys)
+    assert transport.run(["hostname"]).stdout == b"ns-1\n"
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("rubbish", "'rubbish' is no host key of the form TYPE BASE64"),
+        ("ssh-ed25519 ?", "is no host key"),
+        (RSA, "must have one type, got ssh-ed25519 and ssh-rsa"),
+    ],
+    ids=["word", "no base64", "other type"],
+)
+def test_a_line_without_a_key_of_the_same_type_is_named(line: str, words: str) -> None:
+    extra = {"host_key": f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDLBxYpOz3JBT0DmRZQYpPGPtgcr1xjCdLCLxo0UV5Cs\n{line}"}
+    fetched = SimpleNamespace(
+        conn_id="login",
+        host="127.0.0.1",
+        login="ann",
+        port=22,
+        password=None,
+        extra=json.dumps(extra),
+        extra_dejson=extra,
+    )
+    with pytest.raises(UserError, match=re.escape(words)):
+        hook_from_connection(fetched)
 
 
 @pytest.mark.netns

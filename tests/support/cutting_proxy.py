@@ -6,7 +6,7 @@ import random
 import socket
 import threading
 
-from tests.support.tcp_proxy import TcpProxy, end, received
+from tests.support.tcp_proxy import TcpProxy, copy, end, received
 
 
 class CuttingProxy(TcpProxy):
@@ -26,7 +26,7 @@ class CuttingProxy(TcpProxy):
     def serve(self, client: socket.socket) -> None:
         left = self.random.randrange(self.most)
         with client, socket.create_connection(("127.0.0.1", self.server)) as server:
-            threading.Thread(target=_copy, args=(client, server), daemon=True).start()
+            threading.Thread(target=copy, args=(client, server), daemon=True).start()
             while data := received(server):
                 client.sendall(data[:left])
                 left -= len(data)
@@ -35,11 +35,3 @@ class CuttingProxy(TcpProxy):
                     break
             for one in (client, server):
                 end(one)
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    while data := received(source):
-        try:
-            target.sendall(data)
-        except OSError:
-            return

@@ -57,6 +57,15 @@ def received(source: socket.socket, most: int = 4096) -> bytes:
         return b""
 
 
+def copy(source: socket.socket, target: socket.socket) -> None:
+    """Send what a connection receives over another one, until either ends."""
+    while data := received(source):
+        try:
+            target.sendall(data)
+        except OSError:
+            return
+
+
 def end(one: socket.socket) -> None:
     """End both directions of a connection."""
     with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ from airflow_provider_dtrain.errors import (
 )
 from airflow_provider_dtrain.hosts.transport.base import HostKey
 from airflow_provider_dtrain.hosts.transport.handshakes import MOST_BEGUN, handshakes_of
-from airflow_provider_dtrain.hosts.transport.host_keys import pin
+from airflow_provider_dtrain.hosts.transport.host_keys import expect_any, pin
 from airflow_provider_dtrain.hosts.transport.proxy import ProxySocket, apply_ways, bastion_of
 from airflow_provider_dtrain.hosts.wire import plain, shown
 
@@ -61,6 +61,7 @@ def hook_from_connection(connection: Any) -> SSHHook:
     try:
         hook = FetchedHook(ssh_conn_id=connection.conn_id or "ssh")
         apply_ways(hook, connection)
+        expect_any(hook, str(connection.extra_dejson.get("host_key") or ""))
     except Exception as error:
         raise UserError(
             f"Connection '{connection.conn_id}' cannot be used for SSH: {as_sentence(plain(error))} Correct it under "
