@@ -89,6 +89,15 @@ class SlurmCluster:
         path = {"PATH": f"{self.folder}/bin:{os.environ.get('PATH', os.defpath)}"} if self.root else {}
         return {"SLURM_CONF": f"{self.folder}/slurm.conf", **path}
 
+    def shared(self) -> dict[str, object]:
+        """Return the lines of slurm.conf with which a further cluster shares this one's key and accounting.
+
+        Commands reach the further one by ``-M`` with its ClusterName, which must be a name of its own.
+        """
+        text = (self.folder / "slurm.conf").read_text()
+        lines = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith(("NodeName", "Partition")))
+        return {name: value for name, value in lines.items() if name.startswith(("AuthInfo", "AccountingStorage"))}
+
     def start(self) -> None:
         """Start all daemons and wait until every node is idle. Does nothing if the same cluster is running.
 

@@ -266,7 +266,7 @@ class SlurmClient:
         if not self.known_config().has_accounting:
             return None
         # Not with -X: then the row of the job lacks the time of its steps, which it has all of otherwise.
-        argv = ["sacct", *self._clusters(), "-n", "-P", "-j", str(job_id), "-o", "TotalCPU,CPUTimeRAW"]
+        argv = ["sacct", *self.of_cluster, "-n", "-P", "-j", str(job_id), "-o", "TotalCPU,CPUTimeRAW"]
         return answers.cpu_share_of(self._query(argv, requests=0))
 
     def _accounted(self, job_id: int) -> SlurmJob | None:
@@ -274,7 +274,7 @@ class SlurmClient:
         fields = ",".join(answers.ACCOUNT_FIELDS)
         argv = [
             "sacct",
-            *self._clusters(),
+            *self.of_cluster,
             "-n",
             "-X",
             "-P",
@@ -297,12 +297,14 @@ class SlurmClient:
             self._user = self._query(["id", "-un"], requests=0).strip()
         return self._user
 
-    def _clusters(self) -> list[str]:
+    @property
+    def of_cluster(self) -> list[str]:
+        """Option that names the pool's cluster for Slurm's commands, empty for that of the login node."""
         return ["-M", self.options.clusters] if self.options.clusters else []
 
     def _local(self) -> list[str]:
         """Return the option that spares the controller a request for its federation."""
-        return self._clusters() or ["--local"]
+        return self.of_cluster or ["--local"]
 
     def _query(self, argv: Sequence[str], *, requests: int) -> str:
         done = self._run(argv, requests=requests)
@@ -316,7 +318,7 @@ class SlurmClient:
         program, *rest = argv
         with self._lock:
             self._requests += requests
-        cluster = self._clusters() if program in ("squeue", "sinfo", "scancel") else []
+        cluster = self.of_cluster if program in ("squeue", "sinfo", "scancel") else []
         if program in ("squeue", "sinfo") and not cluster:
             cluster = ["--local"]
         unset = [part for name in _UNSET.get(program, ()) for part in ("-u", name)]

@@ -419,7 +419,17 @@ class SlurmScheduler:
             routes = ssh_routes(self.login, address, ports)
         else:
             routes = tcp_routes(address, ports)
-        relay = ["srun", "--jobid", str(job.number), "--overlap", "-N1", "-n1", "-w", job.nodes[0]]
+        relay = [
+            "srun",
+            *self.client.of_cluster,
+            "--jobid",
+            str(job.number),
+            "--overlap",
+            "-N1",
+            "-n1",
+            "-w",
+            job.nodes[0],
+        ]
         relay += ["--gres=none", "--cpu-bind=none", "--mem=0", "--mpi=none", "--unbuffered"]
         return [*routes, relay_route(self.login, [*relay, *relay_argv(self.python, identity, str(job.number))])]
 
