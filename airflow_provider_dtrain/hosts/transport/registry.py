@@ -1,6 +1,7 @@
 """Transports by the type of a host's Airflow connection.
 
-Another transport is a module with a ``KIND`` and a line of :data:`MODULES`.
+Another transport is a module with a ``KIND`` and a line of :data:`MODULES`. A type of connection of its own also needs
+a hook and an entry in ``get_provider_info.py``.
 """
 
 from __future__ import annotations

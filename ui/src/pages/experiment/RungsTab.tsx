@@ -91,7 +91,7 @@ export const RungsTab = ({ experiment }: { experiment: Experiment }) => {
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Rungs" />;
   if (brackets.length === 0) {
-    return <EmptyState text="The searchers asha and adaptive_asha compare trials at rungs, and stop the worse ones early." title="This experiment has no rungs." />;
+    return <EmptyState text="The searchers async_halving and adaptive_asha compare trials at rungs, and stop the worse ones early." title="This experiment has no rungs." />;
   }
   const by = view.place === "order" ? "order" : "value";
   return (
