@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from testbed.podman_settings import write_settings
 from testbed.programs import unpacked_supervisor
 
 #: Image with a shell and Python, and one with a shell alone. Their names have the interpreter's version.
@@ -28,23 +28,17 @@ _NOT_COPIED = shutil.ignore_patterns(
 
 
 def settings() -> dict[str, str]:
-    """Return the environment with a podman that runs containers on this machine.
-
-    Podman requests limits that an account without CAP_SYS_RESOURCE does not get: these are the ones that it has.
-    """
+    """Return the environment with a podman that runs containers on this machine."""
     return {"PATH": f"{_wrapper()}:{os.environ['PATH']}"}
 
 
 @functools.cache
 def _wrapper() -> Path:
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    processes = min(resource.getrlimit(resource.RLIMIT_NPROC)[1], 32768)
     folder = Path(tempfile.mkdtemp(prefix="dtrain-podman-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    limits = f'default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]'
-    (folder / "containers.conf").write_text(f"[containers]\n{limits}\n")
+    settings = write_settings(folder)
     program = folder / "podman"
-    program.write_text(f'#!/bin/sh\nCONTAINERS_CONF={folder}/containers.conf exec {shutil.which("podman")} "$@"\n')
+    program.write_text(f'#!/bin/sh\nCONTAINERS_CONF={settings} exec {shutil.which("podman")} "$@"\n')
     program.chmod(0o755)
     folder.chmod(0o755)
     return folder

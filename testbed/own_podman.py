@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import json
 import os
-import resource
 import shutil
 import subprocess
 import time
@@ -14,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
+
+from testbed.podman_settings import write_settings
 
 #: Programs -> Debian packages.
 PROGRAMS = {
@@ -29,10 +30,8 @@ PROGRAMS = {
 _FOLDERS = "/usr/libexec/podman:/usr/lib/podman"
 _CLONE_NEWNET = 0x40000000
 _START_S = 30.0
-# crun refuses a mix of both versions of cgroups: where version 1 is in use, version 2 is hidden.
 _SET_UP = """
 set -e
-if [ -d /sys/fs/cgroup/memory ]; then umount /sys/fs/cgroup/unified 2>/dev/null || true; fi
 mount -t tmpfs tmpfs /run
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 ip link set lo up
@@ -77,23 +76,20 @@ class Podman:
         self._init_pid = child.pid
 
     def _settings(self) -> None:
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        processes = min(resource.getrlimit(resource.RLIMIT_NPROC)[1], 32768)
         places = {name: self.folder / name for name in ("storage", "networks", "tmp")}
         for place in places.values():
             place.mkdir()
         (self.folder / "storage.conf").write_text(
             f'[storage]\ndriver = "overlay"\ngraphroot = "{places["storage"]}"\nrunroot = "/run/containers/storage"\n'
         )
-        (self.folder / "containers.conf").write_text(
-            "[containers]\n"
-            f'default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]\n'
-            '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
-            f'[network]\nnetwork_backend = "netavark"\nnetwork_config_dir = "{places["networks"]}"\n'
+        settings = write_settings(
+            self.folder,
+            engine=['cgroup_manager = "cgroupfs"', 'events_logger = "file"'],
+            network=['network_backend = "netavark"', f'network_config_dir = "{places["networks"]}"'],
         )
         self.environment = {
             **os.environ,
-            "CONTAINERS_CONF": str(self.folder / "containers.conf"),
+            "CONTAINERS_CONF": str(settings),
             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
             # Podman then leaves the health checks to `podman healthcheck run`.
             "DISABLE_HC_SYSTEMD": "true",

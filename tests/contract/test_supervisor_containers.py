@@ -34,12 +34,16 @@ def podman(host: Host) -> Iterator[Host]:
     label = f"label=dtrain.run={host.run_dir(RUN)}"
     ids = listed(label)
     if ids:
-        subprocess.run(["podman", "rm", "--force", "--time", "0", *ids], timeout=60, capture_output=True)
+        run_podman("rm", "--force", "--time", "0", *ids)
+
+
+def run_podman(*arguments: str) -> str:
+    argv, env = ["podman", *arguments], os.environ | settings()
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 def listed(label: str) -> list[str]:
-    argv = ["podman", "ps", "--all", "--quiet", "--filter", label]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout.split()
+    return run_podman("ps", "--all", "--quiet", "--filter", label).split()
 
 
 def containers_of(host: Host, run: str = RUN) -> list[str]:
@@ -116,7 +120,7 @@ def test_processes_that_ranks_leave_end_with_the_container(podman: Host) -> None
 def test_a_container_that_ends_fails_the_run_with_its_cause(podman: Host) -> None:
     channel = podman.channel()
     start(channel, contained(podman, *SLEEP))
-    subprocess.run(["podman", "kill", *containers_of(podman)], check=True, capture_output=True, timeout=60)
+    run_podman("kill", *containers_of(podman))
     assert channel.wait_event(RUN, "ended")["reason"] == "failed"
     event = channel.event(RUN, "exit")
     assert event is not None

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.launch.containers import ContainerRules
-from testbed.containers import IMAGE, settings
+from testbed.containers import IMAGE
 from testbed.netns import NamespaceHosts
+from testbed.podman_settings import write_settings
 from tests.support.containers import need_podman
 from tests.support.engines import Engine
 from tests.support.pair import register_pair
@@ -42,7 +43,9 @@ for _ in range(10):
     losses.append(loss.item().hex())
 found = torch.tensor([float("OF_IMAGE" in os.environ)])
 dist.all_reduce(found)
-print("IN IMAGE", int(found), "LOSSES", *losses, flush=True)
+if dist.get_rank() == 0:
+    # The log of torchrun's workers is that of all ranks of their host.
+    print("IN IMAGE", int(found), "LOSSES", *losses, flush=True)
 dist.destroy_process_group()
 """
 
@@ -72,9 +75,7 @@ def pair(namespace_hosts: Callable[..., NamespaceHosts]) -> Iterator[NamespaceHo
             '[storage]\ndriver = "overlay"\ngraphroot = "/var/tmp/storage"\nrunroot = "/run/storage"\n'
             '[storage.options]\nadditionalimagestores = ["/var/lib/containers/storage"]\n'
         )
-        wrapper = Path(settings()["PATH"].partition(":")[0])
-        (folder / "containers.conf").write_text((wrapper / "containers.conf").read_text())
-        variables = f"CONTAINERS_CONF={folder}/containers.conf CONTAINERS_STORAGE_CONF={folder}/storage.conf"
+        variables = f"CONTAINERS_CONF={write_settings(folder)} CONTAINERS_STORAGE_CONF={folder}/storage.conf"
         program = folder / "podman"
         program.write_text(f'#!/bin/sh\n{cgroup_mounts()}{variables} exec {shutil.which("podman")} "$@"\n')
         program.chmod(0o755)
