@@ -3,7 +3,7 @@
 The folder has the wheel and the source distribution of the provider, the wheel of the client, SHA256SUMS, a bill of
 materials (CycloneDX) of the tested dependencies, and the notes of the version from CHANGELOG.md. All of it is made from
 the files of the commit, not from those of the working folder. Two builds of one commit have equal bytes, in whatever
-folder, time zone and umask: times in archives are those of the commit.
+folder, time zone and umask: times in archives are those of the commit. The folder appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def git(*arguments: str) -> str:
     try:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ReleaseError(f"git {' '.join(arguments)} failed, and a release is that of a commit: {error}") from None
+        reason = getattr(error, "stderr", None) or error
+        raise ReleaseError(f"git {' '.join(arguments)} failed, and a release is that of a commit: {reason}") from None
 
 
 def release(to: Path, wanted: str | None, *, allow_changes: bool) -> list[Path]:
@@ -143,15 +144,28 @@ def release(to: Path, wanted: str | None, *, allow_changes: bool) -> list[Path]:
         _, different, missing = filecmp.cmpfiles(*built, names, shallow=False)
         if different or missing:
             raise ReleaseError(f"Two builds differ: {', '.join(different + missing)}")
-        to.mkdir(parents=True, exist_ok=True)
-        for one in names:
-            shutil.copy(built[0] / one, to / one)
-    (to / "sbom.cdx.json").write_text(json.dumps(bill_of_materials(found), indent=1) + "\n")
-    (to / "NOTES.md").write_text(text)
-    files = sorted(to.iterdir())
-    sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
-    (to / "SHA256SUMS").write_text(sums)
+        folder = built[0]
+        (folder / "sbom.cdx.json").write_text(json.dumps(bill_of_materials(found), indent=1) + "\n")
+        (folder / "NOTES.md").write_text(text)
+        files = sorted(folder.iterdir())
+        sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
+        (folder / "SHA256SUMS").write_text(sums)
+        move_whole(folder, to)
     return sorted(to.iterdir())
+
+
+def move_whole(folder: Path, to: Path) -> None:
+    """Copy a folder beside its destination, which may be on another disk, and rename the copy."""
+    part = to.with_name(f"{to.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        for path in folder.iterdir():
+            shutil.copy(path, part)
+        part.replace(to)
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
 
 
 def main() -> int:
@@ -164,9 +178,12 @@ def main() -> int:
     )
     args = parser.parse_args()
     try:
-        files = release(args.to, args.version, allow_changes=args.allow_changes)
+        files = release(args.to.resolve(), args.version, allow_changes=args.allow_changes)
     except ReleaseError as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"The release was not built, and {args.to} is unchanged: {error}", file=sys.stderr)
         return 1
     for path in files:
         print(f"{path.stat().st_size:>10,}  {path}")

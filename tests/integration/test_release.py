@@ -187,9 +187,23 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def test_another_clone_makes_the_same_bytes(fresh: Path, dist: Path, tmp_path: Path) -> None:
+    of_a_killed_release = tmp_path / "again.part"
+    of_a_killed_release.mkdir()
+    (of_a_killed_release / "old.whl").write_text("half")
     done = release(fresh, "--to", str(tmp_path / "again"))
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "again") == digests(dist)
+    assert not of_a_killed_release.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a small disk")
+def test_a_full_disk_leaves_no_part_of_a_release(fresh: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    command = f"{sys.executable} {fresh}/scripts/tools/release.py --to disk/dist || code=$?; ls -A disk; exit $code"
+    disk = ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=256k tmpfs disk; {command}"]
+    done = subprocess.run(disk, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("The release was not built, and disk/dist is unchanged: [Errno 28] No space left")
 
 
 def test_the_source_distribution_builds_the_same_wheels(clone: Path, dist: Path, tmp_path: Path) -> None:
