@@ -22,7 +22,7 @@ for file in id_ed25519 known_hosts; do
 done
 [ -w "$AIRFLOW_HOME" ] || fail "$AIRFLOW_HOME cannot be written by user $(id -u). It must be a volume of that user."
 
-python - <<'EOF' || fail "PostgreSQL does not answer. Its log: docker compose logs postgres"
+python - <<'EOF' || fail "PostgreSQL cannot be used. Its log: docker compose logs postgres"
 import os, sys, time
 
 import psycopg
@@ -34,7 +34,7 @@ while True:
         psycopg.connect(address, connect_timeout=5).close()
         break
     except psycopg.OperationalError as error:
-        if time.monotonic() > deadline:
+        if "authentication failed" in str(error) or time.monotonic() > deadline:
             sys.exit(str(error))
         time.sleep(0.5)
 EOF

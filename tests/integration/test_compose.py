@@ -11,6 +11,7 @@ import base64
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,17 @@ def test_the_doctor_finds_nothing_and_host_keys_are_checked(services: Composed) 
         assert f"{host} ssh-ed25519 {public}" in known
 
 
+def test_a_wrong_password_of_the_database_is_named_at_once(services: Composed) -> None:
+    address = "postgresql+psycopg://airflow:other@postgres/dtrain"
+    began = time.monotonic()
+    output = services.compose(
+        "run", "--rm", "-T", "--no-deps", "-e", f"AIRFLOW__DTRAIN__SQL_ALCHEMY_CONN={address}", "airflow", check=False
+    )
+    assert 'password authentication failed for user "airflow"' in output
+    assert "PostgreSQL cannot be used" in output
+    assert time.monotonic() - began < 45, "no repetition"
+
+
 def test_training_code_reaches_neither_keys_nor_the_database(services: Composed) -> None:
     for path in ("/keys/ssh_host_ed25519_key", "/etc/shadow"):
         assert "Permission denied" in services.exec("host-1", "cat", path, user="dtrain", check=False)
@@ -179,7 +191,8 @@ def check_files(services: Composed, result: dict[str, Any]) -> None:
     services.exec("airflow", "ls", result["checkpoint"])
     checkpoints = services.page("GET", f"/trials/{result['trial_id']}/checkpoints")["rows"]
     latest = [one for one in checkpoints if one["removed_at"] is None][-1]
-    services.exec(latest["host"], "ls", latest["path"], user="dtrain")
+    run = f"/home/dtrain/state/runs/*-t{result['trial_id']}.{latest['attempt']}.*"
+    services.exec(latest["host"], "sh", "-c", f"ls {run}/{latest['path']}", user="dtrain")
 
 
 def test_trials_checkpoints_and_logs_are_there_after_a_restart(services: Composed) -> None:
