@@ -293,6 +293,7 @@ def _checkpoint(checkpoint: StoredCheckpoint, *, with_removed: bool = False) -> 
     return {
         "checkpoint": checkpoint.checkpoint_id,
         "step": checkpoint.step,
+        "written": short_time(checkpoint.at),
         "host": checkpoint.host,
         "path": checkpoint.path,
         "size": byte_size(checkpoint.size_bytes),

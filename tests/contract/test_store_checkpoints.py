@@ -107,3 +107,5 @@ def test_the_command_lists_what_is_there_and_on_request_what_is_gone(store, subm
         assert [row["step"] for row in rows] == steps
     assert rows[0]["removed_at"] is not None
     assert rows[1]["path"] == f"{OWN}/step-2"
+    trials.checkpoints(Namespace(trial_id=ticket.trial_id, removed=False, output="plain"), StoreSource(store))
+    assert "01-01 00:00Z" in capsys.readouterr().out, "the time at which it was written"
