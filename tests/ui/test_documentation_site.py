@@ -1,10 +1,12 @@
-"""The built documentation site in a browser: keyboard, names of diagrams, and a search that needs no network."""
+"""The built documentation site in a browser: accessibility, keyboard, and a search that answers without a network."""
 
 from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,26 +16,51 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
+from testbed.accessibility import faults
+from testbed.browser import chromium
+
 pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build" / "docs" / "site"
 #: One Sphinx build, on a busy machine.
 BUILD_S = 900
+#: Folders of pages with one form each, of which every tenth is checked; `DTRAIN_ALL_DOCS=1` checks all.
+ALIKE = ("decisions", "examples")
+#: Colours and widths in which users read the pages.
+VIEWS = [(theme, width) for theme in ("light", "dark") for width in (1440, 390)]
 #: Question, as a user types it -> page that answers it.
 QUESTIONS = {
     "conda environment on a host": "faq",
     "slack message when a training fails": "faq",
     "which ports are used": "faq",
     "continue from a checkpoint after a crash": "failures",
+    "why does my trial wait": "scheduling",
     "several triggerers": "faq",
     "install packages from requirements.txt": "faq",
     "sbatch time limit": "coming-from-sbatch",
     "learning rate search": "first-search",
+    "two machines": "own-hosts",
     "PostgreSQL": "store",
-    "remove a host": "cli",
+    "remove a host": "own-hosts",
     "training is slow": "diagnose",
     "AMD GPUs": "faq",
+    "permission denied (publickey)": "faq",
+    "ssh through a bastion": "faq",
+    "cuda oom": "faq",
+    "stop a running job": "faq",
+    "see output of rank 3": "faq",
+    "jupyter": "faq",
+    "nccl timeout multi-node": "faq",
+    "machine rebooted during training": "faq",
+    "trial stuck in deferred": "faq",
+    "give up on bad hyperparameters early": "first-search",
+    "retrain when new data arrives": "faq",
+    "save checkpoints to s3": "training/checkpoints",
 }
+
+#: The latest one for Node.js 20, and pages of each kind. `-s` shows the scores.
+LIGHTHOUSE, SCORE = "lighthouse@12.8.2", 95
+JUDGED = ("index", "first-search", "reference/commands", "reference/operators", "scheduling")
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -59,8 +86,8 @@ def address() -> Iterator[str]:
 @pytest.fixture
 def page(chrome: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A tab that reaches nothing but the site."""
-    theme = request.param if hasattr(request, "param") else "light"
-    context = chrome.new_context(color_scheme=theme, viewport={"width": 1280, "height": 900})
+    theme, width = getattr(request, "param", ("light", 1280))
+    context = chrome.new_context(color_scheme=theme, viewport={"width": width, "height": 900})
     context.set_default_timeout(60_000)
 
     def only_the_site(route: Route) -> None:
@@ -71,9 +98,27 @@ def page(chrome: Browser, address: str, request: pytest.FixtureRequest) -> Itera
     context.close()
 
 
+def paths() -> list[str]:
+    found = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
+    alike = [path for path in found if path.split("/")[0] in ALIKE and not path.endswith("/index.html")]
+    left_out = set() if os.environ.get("DTRAIN_ALL_DOCS") else set(alike) - set(alike[::10])
+    return [path for path in found if path not in left_out and not path.startswith("_static")]
+
+
 def drawn(page: Page) -> None:
     """Wait until the diagrams of a page are drawn."""
     page.wait_for_function("[...document.querySelectorAll('pre.mermaid')].every(one => one.dataset.processed)")
+
+
+@pytest.mark.parametrize("page", VIEWS, ids=str, indirect=True)
+def test_every_page_is_accessible(page: Page, address: str) -> None:
+    found = {}
+    for path in paths():
+        page.goto(f"{address}/{path}")
+        drawn(page)
+        if wrong := faults(page, within="html"):
+            found[path] = wrong
+    assert found == {}
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
@@ -132,3 +177,23 @@ def test_a_diagram_has_a_name_and_a_text_for_screen_readers(page: Page, address:
     for drawing in page.locator("pre.mermaid svg").all():
         assert drawing.get_attribute("aria-labelledby")
         assert drawing.get_attribute("aria-describedby")
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_lighthouse_finds_a_page_accessible(chrome: Browser, address: str, name: str, tmp_path: Path) -> None:
+    if not shutil.which("npm"):
+        pytest.skip("missing: npm")
+    report = tmp_path / "report.json"
+    options = ["--only-categories=accessibility", "--output=json", f"--output-path={report}", "--quiet"]
+    command = ["npm", "exec", "--yes", LIGHTHOUSE, "--", f"{address}/{name}.html", *options]
+    environment = {**os.environ, "CHROME_PATH": str(chromium())}
+    done = subprocess.run(
+        [*command, "--chrome-flags=--headless=new --no-sandbox --disable-gpu"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(report.read_text())
+    score = round(100 * found["categories"]["accessibility"]["score"])
+    failed = [audit["id"] for audit in found["audits"].values() if audit["score"] == 0]
+    print(f"{name}: accessibility {score}")
+    assert score >= SCORE, failed
