@@ -43,6 +43,15 @@ const isDark = () => {
 };
 mermaid.initialize({ startOnLoad: true, securityLevel: "strict", theme: isDark() ? "dark" : "neutral" });
 """
+# Code and tables that are wider than their box scroll with the arrow keys.
+_SCROLL = """
+const reach = () => {
+  for (const box of document.querySelectorAll("pre, .table-wrapper"))
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+};
+addEventListener("load", reach);
+addEventListener("resize", reach);
+"""
 
 
 class Mermaid(SphinxDirective):
@@ -68,4 +77,5 @@ def setup(app: Any) -> dict[str, bool]:
     """Register the diagrams."""
     app.add_directive("mermaid", Mermaid)
     app.connect("html-page-context", _add_mermaid)
+    app.add_js_file(None, body=_SCROLL)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

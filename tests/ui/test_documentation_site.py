@@ -34,7 +34,7 @@ QUESTIONS = {
     "slack message when a training fails": "faq",
     "which ports are used": "faq",
     "continue from a checkpoint after a crash": "failures",
-    "why does my trial wait": "scheduling",
+    "why does my trial wait": "faq",
     "several triggerers": "faq",
     "install packages from requirements.txt": "faq",
     "sbatch time limit": "coming-from-sbatch",
@@ -53,7 +53,7 @@ QUESTIONS = {
     "nccl timeout multi-node": "faq",
     "machine rebooted during training": "faq",
     "trial stuck in deferred": "faq",
-    "give up on bad hyperparameters early": "first-search",
+    "give up on bad hyperparameters early": "faq",
     "retrain when new data arrives": "faq",
     "save checkpoints to s3": "training/checkpoints",
 }
