@@ -147,7 +147,7 @@ text{{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',mo
 </style>
 <rect width="{wide}" height="{high}" rx="8" fill="{GROUND}"/>
 <text class="f" x="{MARGIN}" y="22">{COMMANDS[0]}</text>
-<text class="f" x="{wide - 290}" y="22">waits shortened, real time</text>
+<text class="f" x="{wide - 330}" y="22">waits shortened, real time</text>
 <defs>
 {lines}</defs>
 <g id="s" transform="translate(-{last} 0)">
