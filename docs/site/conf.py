@@ -41,7 +41,9 @@ const isDark = () => {
   const theme = document.body.dataset.theme;
   return theme === "dark" || (theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
 };
-mermaid.initialize({ startOnLoad: true, securityLevel: "strict", theme: isDark() ? "dark" : "neutral" });
+// The dark theme writes names of edges grey on grey.
+const colours = isDark() ? { theme: "dark", themeVariables: { edgeLabelBackground: "#131416" } } : { theme: "neutral" };
+mermaid.initialize({ startOnLoad: true, securityLevel: "strict", ...colours });
 """
 # Code and tables that are wider than their box scroll with the arrow keys.
 _SCROLL = """
