@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Final
 
-DAY = timedelta(days=1)
+DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotUse:
-    """Slots that one gang held from its grant to its release."""
+    """Gangs of one name that held their slots from one day to another, added up.
+
+    Times are seconds since the begin of the first day of a report, each times the slots of its gang.
+    """
 
     name: str
+    #: Index of the day of the grants and of the releases.
+    first: int
+    last: int
     slots: int
-    since: datetime
-    until: datetime
+    since_s: float
+    until_s: float
 
 
 def days_until(now: datetime, count: int) -> list[date]:
@@ -25,19 +32,13 @@ def days_until(now: datetime, count: int) -> list[date]:
     return [today - timedelta(days=back) for back in reversed(range(count))]
 
 
-def slot_hours(uses: Iterable[SlotUse], days: list[date]) -> dict[str, list[float]]:
-    """Return name -> slot hours of each of successive days in UTC. A gang counts on each day that it held its slots.
-
-    Names without use on any of these days are absent.
-    """
+def slot_hours(uses: Iterable[SlotUse], days: int) -> dict[str, list[float]]:
+    """Return name -> slot hours of each of successive days in UTC. A gang counts on each day that it held its slots."""
     found: dict[str, list[float]] = {}
-    begin = datetime(days[0].year, days[0].month, days[0].day, tzinfo=UTC)
     for use in uses:
-        first = max(0, (use.since - begin) // DAY)
-        for index in range(first, len(days)):
-            start, end = begin + index * DAY, begin + (index + 1) * DAY
-            seconds = (min(use.until, end) - max(use.since, start)).total_seconds()
-            if seconds <= 0:
-                break
-            found.setdefault(use.name, [0.0] * len(days))[index] += use.slots * seconds / 3600
+        hours = found.setdefault(use.name, [0.0] * days)
+        for day in range(use.first, min(use.last, days - 1) + 1):
+            since = use.since_s if day == use.first else use.slots * day * DAY_S
+            until = use.until_s if day == use.last else use.slots * (day + 1) * DAY_S
+            hours[day] += (until - since) / 3600
     return found

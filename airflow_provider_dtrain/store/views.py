@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle.follower_text import silence
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.rows import AllocationSlotRow, TaskKeyRow, record_of
+from airflow_provider_dtrain.store.database.rows import TaskKeyRow, record_of
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -135,12 +135,25 @@ _VIEWS: sa.Select[Any] = (
     .order_by(attempts.c.id)
 )
 _VIEW = _VIEWS.where(attempts.c.id == sa.bindparam("attempt"))
-_GRANT = (
-    sa.select(*(allocation_slots.c[name] for name in ("token", "host", "slot", "released_at")))
-    .join(attempts, attempts.c.allocation_id == allocation_slots.c.allocation_id)
-    .where(attempts.c.id == sa.bindparam("attempt"))
-    .order_by(allocation_slots.c.host, allocation_slots.c.slot)
+_COMMA: Any = sa.literal_column("','")
+_HOST = tuple(allocation_slots.c[name] for name in ("allocation_id", "token", "host"))
+#: Grants, a row per host. A host of which a grant has no slot has one row in the table, with the index -1.
+_GRANTS: sa.Select[Any] = (
+    sa.select(
+        *_HOST,
+        sa.func.aggregate_strings(
+            sa.case((allocation_slots.c.slot >= 0, sa.cast(allocation_slots.c.slot, sa.Text))), _COMMA
+        ).label("slots"),
+        (sa.func.count() > sa.func.count(allocation_slots.c.released_at)).label("is_held"),
+    )
+    .group_by(*_HOST)
+    .order_by(allocation_slots.c.allocation_id, allocation_slots.c.host)
 )
+_GRANT = _GRANTS.join(attempts, attempts.c.allocation_id == allocation_slots.c.allocation_id).where(
+    attempts.c.id == sa.bindparam("attempt")
+)
+#: Without the tokens: SQLite probes the index for each pair of an allocation and a token, 4 million for 2,000.
+_GRANTS_OF = _GRANTS.where(allocation_slots.c.allocation_id.in_(sa.bindparam("allocations", expanding=True)))
 
 
 def attempt_view(conn: Connection, attempt_id: int) -> AttemptView | None:
@@ -148,11 +161,8 @@ def attempt_view(conn: Connection, attempt_id: int) -> AttemptView | None:
     found, grant, [store] = statements.read(conn, (_VIEW, _GRANT, STORE_ID), {"attempt": attempt_id})
     if not found:
         return None
-    placed: _Placed = {}
-    for row in grant:
-        # Only slots of the grant that was read, because there may be a newer one since.
-        if row.token == found[0].token:
-            _put(placed, row)
+    # Only slots of the grant that was read, because there may be a newer one since.
+    placed = {row.host: _slots_of(row) for row in grant if row.token == found[0].token}
     return _attempt_view(conn, str(store.value)[:8], found[0], placed)
 
 
@@ -256,28 +266,15 @@ def placements(conn: Connection, tokens: Mapping[int, int]) -> dict[int, _Placed
     :param tokens: allocation -> token of its grant
     """
     found: dict[int, _Placed] = {}
-    for row in _grant_rows(conn, tokens):
-        _put(found.setdefault(row.allocation_id, {}), row)
+    for row in conn.execute(_GRANTS_OF, {"allocations": list(tokens)}) if tokens else ():
+        if tokens[row.allocation_id] == row.token:
+            found.setdefault(row.allocation_id, {})[row.host] = _slots_of(row)
     return found
 
 
-def _put(placed: _Placed, row: AllocationSlotRow) -> None:
-    indices, held = placed.get(row.host, ((), False))
-    indices = indices if row.slot < 0 else (*indices, row.slot)
-    placed[row.host] = (indices, held or row.released_at is None)
-
-
-def _grant_rows(conn: Connection, tokens: Mapping[int, int]) -> Iterable[AllocationSlotRow]:
-    if not tokens:
-        return ()
-    grants = allocation_slots.c
-    # A time costs more to convert than the rest of its row: the driver's value tells whether the slot is held.
-    released_at = sa.type_coerce(grants.released_at, sa.DateTime(timezone=True)).label("released_at")
-    query = sa.select(grants.allocation_id, grants.token, grants.host, grants.slot, released_at)
-    # Without the tokens: SQLite probes the index for each pair of an allocation and a token, 4 million for 2,000.
-    query = query.where(grants.allocation_id.in_(tokens))
-    rows = conn.execute(query.order_by(grants.allocation_id, grants.host, grants.slot)).all()
-    return (row for row in rows if tokens[row.allocation_id] == row.token)
+def _slots_of(row: Row[Any]) -> tuple[tuple[int, ...], bool]:
+    """Return the slots of a row of :data:`_GRANTS`, and whether they are held."""
+    return tuple(sorted(map(int, row.slots.split(",")))) if row.slots else (), row.is_held
 
 
 def trial_views(conn: Connection, where: sa.ColumnElement[bool], *, limit: int | None = None) -> list[TrialView]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_provider_dtrain.core.slot_hours import SlotUse, days_until, slot_hours
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.usage import UsageBy
+from airflow_provider_dtrain.store.database.tables import allocations
 from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.queries.usage import ROWS_MOST, usage_of
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
@@ -22,25 +25,17 @@ NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
-def use(name: str, slots: int, since: datetime, hours: float) -> SlotUse:
-    return SlotUse(name=name, slots=slots, since=since, until=since + timedelta(hours=hours))
+def use(name: str, slots: int, since_h: float, until_h: float) -> SlotUse:
+    first, last = (int(hours // 24) for hours in (since_h, until_h))
+    seconds = {"since_s": slots * since_h * 3600, "until_s": slots * until_h * 3600}
+    return SlotUse(name=name, first=first, last=last, slots=slots, **seconds)
 
 
 def test_a_gang_counts_on_each_day_that_it_held_its_slots() -> None:
-    days = days_until(NOON, 3)
-    assert days == [date(2026, 3, 8), date(2026, 3, 9), date(2026, 3, 10)]
-    evening = datetime(2026, 3, 8, 22, tzinfo=UTC)
-    found = slot_hours(
-        [
-            use("a", 4, evening, 30),
-            use("a", 1, NOON, 0.5),
-            use("before", 8, evening - timedelta(days=9), 1),
-            use("since long", 1, evening - timedelta(days=30), 24 * 60),
-            use("backwards", 1, NOON, -5),
-        ],
-        days,
-    )
-    assert found == {"a": [8, 96, 16.5], "since long": [24, 24, 24]}
+    assert days_until(NOON, 3) == [date(2026, 3, 8), date(2026, 3, 9), date(2026, 3, 10)]
+    # The clock of the process that reports may be behind.
+    uses = [use("a", 4, 22, 52), use("a", 1, 60, 60.5), use("since long", 1, 0, 100)]
+    assert slot_hours(uses, 3) == {"a": [8, 96, 16.5], "since long": [24, 24, 24]}
 
 
 def test_days_are_those_of_utc() -> None:
@@ -86,6 +81,41 @@ def test_the_next_day_begins_at_midnight(store, site, clock) -> None:
     found = usage_of(store, AllRights(), by=UsageBy.DAG, days=2)
     assert {row.name: row.slot_hours for row in found.rows} == {"held": [24, 4], "other": [12, 2], "d": [4, 0]}
     assert of(store, UsageBy.DAG, days=1) == {"held": 4, "other": 2}
+
+
+def brute_force(grants: list[tuple[int, datetime, datetime]], days: list[date]) -> list[float]:
+    """Return the slot hours of each day, grant by grant."""
+    begins = [datetime(day.year, day.month, day.day, tzinfo=UTC) for day in days]
+    return [
+        sum(
+            max(0.0, slots * (min(until, begin + timedelta(days=1)) - max(since, begin)).total_seconds() / 3600)
+            for slots, since, until in grants
+        )
+        for begin in begins
+    ]
+
+
+def test_the_sums_of_the_database_are_those_of_single_grants(store, clock) -> None:
+    clock.now = NOON
+    store.hosts.add(host("a", slots=8))
+    drawn = random.Random(5)
+    submitted = GangSubmission(key=TrialKey(dag_id="d", run_id="r", task_id="t"), pool="gpus", slots=1)
+    midnight = datetime(2026, 3, 10, tzinfo=UTC)
+    grants = [(3, midnight - timedelta(days=1), midnight), (1, midnight, midnight + timedelta(milliseconds=1))]
+    for _ in range(200):
+        since = NOON - timedelta(hours=drawn.uniform(0, 24 * 9))
+        until = None if drawn.random() < 0.1 else since + timedelta(hours=drawn.uniform(-2, 60))
+        grants.append((drawn.randint(1, 64), since, until))
+    first = store.gangs.submit(submitted)
+    with store.db.engine.begin() as conn:
+        row = dict(conn.execute(sa.select(allocations).where(allocations.c.id == first.allocation_id)).mappings().one())
+        rows = [row | {"id": 100 + n, "slots": slots, "granted_at": since, "ended_at": until, "state": "released"}
+                for n, (slots, since, until) in enumerate(grants)]  # fmt: skip
+        conn.execute(allocations.insert(), rows)
+    found = usage_of(store, AllRights(), by=UsageBy.POOL, days=5)
+    expected = brute_force([(slots, since, until or NOON) for slots, since, until in grants], days_until(NOON, 5))
+    assert found.rows[0].slot_hours == pytest.approx(expected, abs=0.02)
+    assert min(expected) > 500
 
 
 def test_many_names_are_added_up(store, site, monkeypatch) -> None:

@@ -34,7 +34,7 @@ def usage_of(store: Store, rights: Rights, *, by: UsageBy, days: int, pool: str 
     dates = days_until(now, days)
     since = datetime(dates[0].year, dates[0].month, dates[0].day, tzinfo=UTC)
     held = store.usage.held(since, pool)
-    found = slot_hours(_uses(held, rights.readable(store), by, now), dates)
+    found = slot_hours(_uses(held, rights.readable(store), by), days)
     named = sorted((name for name in found if name), key=lambda name: (-sum(found[name]), name))
     shown, rest = named[:ROWS_MOST], [*named[ROWS_MOST:], *([""] if "" in found else [])]
     rows = [UsageRow(name=name, slot_hours=found[name], total=sum(found[name])) for name in shown]
@@ -44,10 +44,12 @@ def usage_of(store: Store, rights: Rights, *, by: UsageBy, days: int, pool: str 
     return Usage(by=by, days=[day.isoformat() for day in dates], rows=rows, more=len(named) - len(shown))
 
 
-def _uses(held: list[HeldSlots], dags: Dags, by: UsageBy, now: datetime) -> Iterator[SlotUse]:
+def _uses(held: list[HeldSlots], dags: Dags, by: UsageBy) -> Iterator[SlotUse]:
     for one in held:
         is_hidden = dags is not None and one.dag_id not in dags
         name: str | None = one.pool
         if by is not UsageBy.POOL:
             name = None if is_hidden else one.dag_id if by is UsageBy.DAG else one.user
-        yield SlotUse(name=name or "", slots=one.slots, since=one.since, until=one.until or now)
+        yield SlotUse(
+            name=name or "", first=one.first, last=one.last, slots=one.slots, since_s=one.since_s, until_s=one.until_s
+        )

@@ -9,6 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.database.connections import UtcDateTime
+from airflow_provider_dtrain.store.database.seconds import seconds_between
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -95,11 +96,7 @@ def fact_column(name: str, now: datetime, *, is_postgresql: bool) -> Column:
     """
     if name == "duration":
         end = sa.func.coalesce(trials.c.ended_at, sa.literal(now, UtcDateTime()))
-        seconds = _seconds(end, is_postgresql) - _seconds(_STARTED, is_postgresql)
+        seconds = seconds_between(_STARTED, end, is_postgresql=is_postgresql)
         # The clock of the store may have been set back.
         return sa.case((seconds < 0, 0.0), else_=seconds)
     return _COLUMNS[name]
-
-
-def _seconds(time: Column, is_postgresql: bool) -> Column:
-    return sa.extract("epoch", time) if is_postgresql else sa.func.julianday(time, type_=sa.Double) * 86_400.0
