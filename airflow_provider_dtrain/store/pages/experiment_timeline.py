@@ -76,10 +76,10 @@ _SPANS: sa.Select[Any] = (
     sa.select(
         attempts.c.trial_id,
         trials.c.number.label("trial_number"),
-        trials.c.state.label("trial_state"),
+        sa.type_coerce(trials.c.state, sa.String).label("trial_state"),
         trials.c.best_metric,
         attempts.c.number,
-        attempts.c.state,
+        sa.type_coerce(attempts.c.state, sa.String).label("state"),
         attempts.c.started_at,
         attempts.c.ended_at,
         attempts.c.allocation_id,

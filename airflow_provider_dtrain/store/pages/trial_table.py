@@ -247,8 +247,13 @@ _FIGURES: sa.Select[Any] = sa.select(
 
 #: Number of a trial's sample, from 1; 0: it has none yet.
 _SAMPLE = sa.case((trials.c.is_drawn, trials.c.draw + 1), else_=0)
+#: Names of states: 10,000 of them cost more as members, here and in the answer.
 _COLUMNS: sa.Select[Any] = sa.select(
-    trials.c.id, trials.c.number, trials.c.state, _SAMPLE, sa.func.coalesce(trials.c.best_metric, _RESULT_METRIC)
+    trials.c.id,
+    trials.c.number,
+    sa.type_coerce(trials.c.state, sa.String),
+    _SAMPLE,
+    sa.func.coalesce(trials.c.best_metric, _RESULT_METRIC),
 )
 _SAMPLES: sa.Select[Any] = (
     sa.select(trials.c.id, _SAMPLE, sa.cast(trials.c.hparams, sa.Text)).where(trials.c.is_drawn).order_by(trials.c.id)

@@ -295,7 +295,8 @@ class TrialColumns:
 
     trial_ids: Sequence[int] = ()
     numbers: Sequence[int] = ()
-    states: Sequence[TrialState] = ()
+    #: Names of states.
+    states: Sequence[str] = ()
     #: Number of the sample, from 1. A trial has other hyperparameters only with another sample. 0: none yet.
     samples: Sequence[int] = ()
     metrics: Sequence[float | None] = ()
