@@ -13,6 +13,8 @@ interface Props extends Omit<LineChartProps, "label"> {
   /** Label of the x axis, as in a file. */
   xName: string;
   controls?: ReactNode;
+  /** List of the names below the chart, where they are too many for the legend above it. */
+  names?: ReactNode;
   notes?: readonly (string | null | false)[];
 }
 
@@ -30,7 +32,7 @@ const ResetZoom = ({ axis }: { axis: string }) => {
 const MOST_NAMED = 8;
 
 /** Curves with title, controls, table and download. */
-export const CurvePanel = ({ title, xName, controls, legend = false, notes = [], ...chart }: Props) => {
+export const CurvePanel = ({ title, xName, controls, legend = false, names = null, notes = [], ...chart }: Props) => {
   const { curves, yLog = false, xKind = "number", yKind = "number", axis } = chart;
   const hidden = yLog ? notPositive(curves) : 0;
   const save = () => {
@@ -52,6 +54,7 @@ export const CurvePanel = ({ title, xName, controls, legend = false, notes = [],
       title={title}
     >
       <LineChart {...chart} legend={legend && curves.length <= MOST_NAMED} xName={xKind === "clock" ? "" : xName} label={`Chart of ${title}, ${curves.length} series over ${xName}`} />
+      {names}
     </ChartFrame>
   );
 };

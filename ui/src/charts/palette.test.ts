@@ -98,6 +98,13 @@ test("compared trials have different colours, and each keeps its own where possi
   expect(new Set(distinctLooks([0, 8, 16, 24, 32, 40, 48, 56]).map(({ color }) => color)).size).toBe(8);
 });
 
+test("lines of one chart look different, though their trials have the same number", () => {
+  const looks = distinctLooks(Array.from({ length: 40 }, () => 3)).map((look) => JSON.stringify(look));
+  expect(new Set(looks).size).toBe(32);
+  expect(looks[0]).toBe(JSON.stringify(lookOfTrial(3)));
+  expect(new Set(looks.slice(0, 20)).size).toBe(20);
+});
+
 test("scales accept values outside of their range and NaN", () => {
   expect(sequential(2, "light")).toBe(sequential(1, "light"));
   expect(sequential(Number.NaN, "dark")).toBe(sequential(0, "dark"));

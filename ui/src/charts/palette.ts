@@ -43,22 +43,25 @@ export const lookOfTrial = (number: number): Look => {
   return { color: whole % SIZE, dash: Math.floor(whole / SIZE) % DASHES.length };
 };
 
-/** Return looks of few lines. Each keeps its colour if possible, and no two have the same while there are colours left. */
+/**
+ * Return looks of the lines of one chart. No two are the same while there are looks left. Each keeps its colour if possible,
+ * lines differ by colour while there are colours left, and by dash after that.
+ */
 export const distinctLooks = (numbers: readonly number[]): Look[] => {
-  const used = new Set<number>();
+  const used = new Set<string>();
+  const take = (color: number, dash: number): Look | null => {
+    if (used.has(`${color}/${dash}`)) return null;
+    used.add(`${color}/${dash}`);
+    return { color, dash };
+  };
   const wanted = numbers.map(lookOfTrial);
-  const kept = wanted.map((look) => {
-    if (used.has(look.color)) return null;
-    used.add(look.color);
-    return { color: look.color, dash: 0 };
-  });
-  return wanted.map((look, index) => {
-    const mine = kept[index];
-    if (mine !== null && mine !== undefined) return mine;
-    const free = COLORS.light.findIndex((_, color) => !used.has(color));
-    if (free < 0) return { color: look.color, dash: 1 + (look.dash % (DASHES.length - 1)) };
-    used.add(free);
-    return { color: free, dash: 0 };
+  const kept = wanted.map(({ color }) => take(color, 0));
+  return wanted.map(({ color }, index) => {
+    let found = kept[index] ?? null;
+    for (let dash = 0; found === null && dash < DASHES.length; dash += 1) {
+      for (let step = 0; found === null && step < SIZE; step += 1) found = take(dash === 0 ? step : (color + step) % SIZE, dash);
+    }
+    return found ?? { color, dash: 0 };
   });
 };
 

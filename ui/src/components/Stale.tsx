@@ -1,4 +1,3 @@
-import { Box } from "@chakra-ui/react";
 import { type PropsWithChildren, type ReactNode } from "react";
 
 type Props = PropsWithChildren<{
@@ -7,12 +6,10 @@ type Props = PropsWithChildren<{
   notice?: ReactNode;
 }>;
 
-/** Dims data that an earlier request has brought, or that the server cannot confirm at the moment. */
+/** Dims data that an earlier request has brought, or that the server cannot confirm at the moment, see `styles.css`. */
 export const Stale = ({ stale, notice = null, children }: Props) => (
   <>
     {notice}
-    <Box data-stale={stale || undefined} opacity={stale ? 0.6 : 1} transition="opacity 0.2s">
-      {children}
-    </Box>
+    <div data-stale={stale || undefined}>{children}</div>
   </>
 );

@@ -2,7 +2,7 @@ import { Box, Button, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { useNavigate } from "react-router-dom";
 
-import { type Curves, type CurveSeries, type MetricName } from "../../api/charts";
+import { type Curves, type MetricName } from "../../api/charts";
 import { paths } from "../../app/paths";
 import { endsInGap } from "../../charts/lines";
 import { SeriesList } from "../../charts/SeriesList";
@@ -29,11 +29,12 @@ interface Props {
   onFocus: (id: string | null) => void;
 }
 
-const OpenLink = ({ trial_id, trial_name }: CurveSeries) => (
-  <PageLink title={`Open ${trial_name}`} to={paths.trial(trial_id)}>
+/** A link to the trial of a curve. */
+export const OpenLink = ({ id, name }: { id: number; name: string }) => (
+  <PageLink title={`Open ${name}`} to={paths.trial(id)}>
     <Icon name="external" />
     <Box as="span" srOnly>
-      Open {trial_name}
+      Open {name}
     </Box>
   </PageLink>
 );
@@ -60,7 +61,7 @@ export const TrialList = ({ data, metric, smallerIsBetter, mark, onMark, onFocus
       look: lookOf(one),
       values: [...(best === null ? [] : [best[index] ?? ""]), endsInGap({ ys: one.y }) ? NOT_FINITE : (last[index] ?? "")],
       mark: one.is_best ? <BestMark /> : null,
-      extra: <OpenLink {...one} />,
+      extra: <OpenLink id={one.trial_id} name={one.trial_name} />,
     }));
   }, [data, short, smallerIsBetter]);
   return (

@@ -2,7 +2,7 @@ import { Box, Button, Grid, HStack, IconButton, NativeSelect } from "@chakra-ui/
 import { useMemo, useState } from "react";
 import { useNavigate } from "react-router-dom";
 
-import { type Curves } from "../../api/charts";
+import { type Curves, type CurveSeries } from "../../api/charts";
 import { withQuery } from "../../api/client";
 import { type RunChart, type RunPage } from "../../api/runs";
 import { paths } from "../../app/paths";
@@ -10,15 +10,20 @@ import { ChartGroup } from "../../charts/ChartContext";
 import { ChartFrame } from "../../charts/ChartFrame";
 import { CurvePanel } from "../../charts/CurvePanel";
 import { dimensionOf, suitsLog, textOf } from "../../charts/dimensions";
+import { endsInGap } from "../../charts/lines";
+import { distinctLooks, type Look } from "../../charts/palette";
 import { PointChart } from "../../charts/PointChart";
 import { type PointSet } from "../../charts/points";
+import { SeriesList } from "../../charts/SeriesList";
 import { ErrorNotice } from "../../components/ErrorNotice";
 import { Icon } from "../../components/icons";
 import { Loading } from "../../components/Loading";
 import { NamePicker } from "../../components/NamePicker";
-import { count, number, plural } from "../../format/numbers";
+import { count, NOT_FINITE, number, numbers, plural } from "../../format/numbers";
 import { useData } from "../../hooks/useData";
-import { curvesOf } from "../experiment/curves";
+import { withoutNumber } from "../../lib/shortNames";
+import { curvesOf, lastValue } from "../experiment/curves";
+import { OpenLink, toggled } from "../experiment/TrialList";
 
 /** Charts of one view; the API has the same limit. */
 export const MOST_CHARTS = 8;
@@ -29,7 +34,7 @@ const MOST_CURVES = 20;
 
 /** Period of new results, in milliseconds. */
 const EVERY_MS = 10_000;
-const NONE_MARKED: ReadonlySet<string> = new Set();
+const NO_SERIES: readonly CurveSeries[] = [];
 
 /** Return a chart as a text of the address. */
 export const chartText = ({ kind, y, x }: RunChart): string => JSON.stringify([kind, y, x]);
@@ -113,8 +118,32 @@ const Scatter = ({ chart: { y: yName, x: xName }, query, onRemove }: ChartProps)
 /** Name of a metric without its namespace and quotes. */
 const metricName = (name: string): string => name.replace(/^metrics\./, "").replaceAll('"', "");
 
+interface LegendProps {
+  label: string;
+  series: readonly CurveSeries[];
+  looks: readonly Look[];
+  marked: ReadonlySet<string>;
+  onMark: (id: string) => void;
+  onFocus: (id: string | null) => void;
+}
+
+/** Names of the curves in their looks, with their last values and links to their trials. */
+const Legend = ({ label, series, looks, ...rest }: LegendProps) => {
+  const last = numbers(series.map(lastValue));
+  const items = series.map((one, index) => ({
+    id: String(one.trial_id),
+    name: `Trial ${one.trial_id}, ${withoutNumber(one.trial_name)}`,
+    look: looks[index] ?? { color: 0, dash: 0 },
+    values: [endsInGap({ ys: one.y }) ? NOT_FINITE : (last[index] ?? "")],
+    extra: <OpenLink id={one.trial_id} name={`trial ${one.trial_id}`} />,
+  }));
+  return <SeriesList columns={["last"]} items={items} label={label} maxHeight="9.5rem" {...rest} />;
+};
+
 /** A metric of the first trials of the table. */
 const MetricCurves = ({ chart: { y }, query, onRemove }: ChartProps) => {
+  const [focus, setFocus] = useState<string | null>(null);
+  const [mark, setMark] = useState<readonly string[]>([]);
   const page = useData<RunPage>(withQuery("runs", { ...query, limit: MOST_CURVES }), { everyMs: EVERY_MS, keepPrevious: true });
   const ids = page.data?.rows.map(({ trial_id }) => trial_id) ?? [];
   const path = (group: string) => withQuery("curves", { trial: ids, metric: metricName(y), group, x: "batches", max_points: 500 });
@@ -122,21 +151,34 @@ const MetricCurves = ({ chart: { y }, query, onRemove }: ChartProps) => {
   const isTraining = validated.data?.series.length === 0;
   const trained = useData<Curves>(isTraining ? path("training") : null, { everyMs: EVERY_MS, keepPrevious: true });
   const data = isTraining ? trained.data : validated.data;
-  const made = useMemo(() => curvesOf(data, 0, NONE_MARKED), [data]);
+  const series = data?.series ?? NO_SERIES;
+  const looks = useMemo(() => distinctLooks(series.map((one) => one.number)), [series]);
+  const marked = useMemo(() => new Set(mark), [mark]);
+  const made = useMemo(() => {
+    const { curves, gaps } = curvesOf(data, 0, marked, looks);
+    // The trials are of several experiments: none of them is the best one.
+    return { curves: curves.map((curve) => ({ ...curve, strong: marked.has(curve.id) })), gaps };
+  }, [data, marked, looks]);
   const error = page.error ?? validated.error;
   if (page.loading || validated.loading || trained.loading) return <Loading />;
   if (page.data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={page.refresh} what={y} />;
+  const without = ids.length - series.length;
+  const onMark = (id: string) => setMark(toggled(mark, id));
   return (
     <CurvePanel
       axis="batches"
       controls={<Remove onRemove={onRemove} title={y} />}
       curves={made.curves}
+      focus={focus}
       height={260}
       id={y}
+      names={<Legend label={`Trials of the chart ${y}`} looks={looks} marked={marked} onFocus={setFocus} onMark={onMark} series={series} />}
       notes={[
         page.data.total > ids.length && `The first ${count(ids.length)} of ${plural(page.data.total, "trial")}, in the order of the table.`,
+        without > 0 && `${plural(without, "trial")} ${without === 1 ? "has" : "have"} not reported it.`,
         made.gaps > 0 && `${count(made.gaps)} values are NaN or infinite: the curves have gaps there.`,
       ]}
+      onPick={onMark}
       title={y}
       xName="batches"
     />
