@@ -26,8 +26,9 @@ SITE = ROOT / "build" / "docs" / "site"
 BUILD_S = 900
 #: Folders of pages with one form each, of which every tenth is checked; `DTRAIN_ALL_DOCS=1` checks all.
 ALIKE = ("decisions", "examples")
-#: Colours and widths in which users read the pages.
-VIEWS = [(theme, width) for theme in ("light", "dark") for width in (1440, 390)]
+#: Each colour and each width in which users read the pages: neither has faults of its own in the other pairs.
+VIEWS = [("light", 1440), ("dark", 390)]
+PARTS = 4
 #: Question, as a user types it -> page that answers it.
 QUESTIONS = {
     "conda environment on a host": "faq",
@@ -110,10 +111,11 @@ def drawn(page: Page) -> None:
     page.wait_for_function("[...document.querySelectorAll('pre.mermaid')].every(one => one.dataset.processed)")
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("page", VIEWS, ids=str, indirect=True)
-def test_every_page_is_accessible(page: Page, address: str) -> None:
+def test_every_page_is_accessible(page: Page, address: str, part: int) -> None:
     found = {}
-    for path in paths():
+    for path in paths()[part::PARTS]:
         page.goto(f"{address}/{path}")
         drawn(page)
         if wrong := faults(page, within="html"):
