@@ -68,3 +68,50 @@ def test_a_poll_without_a_change_costs_no_answer(api, search):
     assert api.answer("GET", path, headers={"If-None-Match": tag}).status_code == 304
     search.end(ticket)
     assert api.answer("GET", path, headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_an_answer_is_not_modified_only_while_it_is_the_same(api, search, clock):
+    first, second = search.submit(0, slots=4), search.submit(1, slots=4)
+    store, path = search.store, f"/experiments/{search.view.experiment_id}/timeline"
+    again = []
+
+    def grant_returns():
+        """The grant of one attempt returns, and another one gets its slots, in one pass."""
+        store.queue.schedule(search.pool)
+        clock.advance(61)
+        store.queue.renew(second.attempt_id, store.attempts.watch(second.attempt_id, watcher="test"))
+        assert store.queue.schedule(search.pool).granted == (second.allocation_id,)
+
+    def gang_returns():
+        """An attempt that runs gives its slots back, and another one starts, between two polls."""
+        watch = search.watches[second.attempt_id]
+        again.append(store.attempts.yield_gang(second.attempt_id, watch, reason="preempted", paused=True))
+        for name in ("a", "b"):
+            store.queue.release(second.attempt_id, watch, name, proof="clear")
+        start(first)
+
+    def start(ticket):
+        store.queue.renew(ticket.attempt_id, store.attempts.watch(ticket.attempt_id, watcher="test"))
+        search.follow(ticket.attempt_id)
+
+    changes = [
+        grant_returns,
+        lambda: search.follow(second.attempt_id),
+        lambda: search.validate(second, loss=0.5),
+        gang_returns,
+        lambda: search.end(first),
+        lambda: start(again[0]),
+        lambda: search.end(again[0]),
+    ]
+    has_changed = []
+    for change in changes:
+        before = api.answer("GET", path)
+        same = {"If-None-Match": before.headers["etag"]}
+        assert api.answer("GET", path, headers=same).status_code == 304
+        clock.advance(1)
+        change()
+        polled, now = api.answer("GET", path, headers=same), timeline(api, search)
+        assert (before if polled.status_code == 304 else polled).json() == now
+        has_changed.append(before.json() != now)
+    # A grant that nothing has taken up has no span.
+    assert has_changed == [False, True, True, True, True, True, True]
