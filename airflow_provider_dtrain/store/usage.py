@@ -56,11 +56,17 @@ class UsageRecords:
         query = query.where(*([] if pool is None else [allocations.c.pool == pool]))
         return [
             HeldSlots(
-                pool=of_pool, dag_id=dag_id, user=user, first=int(first), last=int(last), slots=int(held),
-                since_s=float(since_s), until_s=float(until_s),
+                pool=of_pool,
+                dag_id=dag_id,
+                user=user,
+                first=int(first),
+                last=int(last),
+                slots=int(held),
+                since_s=float(since_s),
+                until_s=float(until_s),
             )
             for of_pool, dag_id, user, first, last, held, since_s, until_s in conn.execute(query)
-        ]  # fmt: skip
+        ]
 
 
 def _whole(figure: sa.ColumnElement[Any], is_postgresql: bool) -> sa.ColumnElement[Any]:

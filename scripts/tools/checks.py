@@ -178,7 +178,7 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool, all_: bo
         TYPES: [*module, "mypy"],
         "import-linter": [str(python.parent / "lint-imports")],
         PAGES: [str(python), "scripts/tools/pages.py", *(["--all"] if all_ else [])],
-        "documentation": [str(python), "scripts/tools/docs_site.py"],
+        "documentation": [str(python), "scripts/tools/docs.py"],
     } | tests
 
 

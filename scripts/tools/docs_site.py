@@ -1,4 +1,4 @@
-"""Builds the documentation site: `scripts/docs [--serve | --figures]`.
+"""The documentation site of scripts/docs.
 
 Collects the pages of docs/, pages made from the code, examples and project files in build/docs/source, and lets Sphinx
 make the site in build/docs/site. A link in Markdown names a file of the repository, so it works there; on the site, a
@@ -7,7 +7,6 @@ link to a file outside docs/ leads to the page of that file.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import functools
 import hashlib
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import reference
-import samples
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -279,33 +277,3 @@ def serve(port: int) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         print(f"http://127.0.0.1:{server.server_port}/index.html")
         server.serve_forever()
-
-
-def main() -> int:
-    """Build the site, and serve it if that is wanted."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/docs", description="Builds the documentation site in build/docs/site."
-    )
-    parser.add_argument("--serve", action="store_true", help="serve it on this machine afterwards, until Ctrl-C")
-    parser.add_argument("--port", type=int, default=8000, help="port for --serve (default 8000)")
-    parser.add_argument("--figures", action="store_true", help="only print words, pictures and samples of each page")
-    args = parser.parse_args()
-    if args.figures:
-        print(samples.report())
-        return 0
-    try:
-        build()
-    except SiteError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"The site is in {SITE.relative_to(ROOT)}. Open {SITE.relative_to(ROOT)}/index.html.")
-    if args.serve:
-        try:
-            serve(args.port)
-        except KeyboardInterrupt:
-            print()
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -11,15 +11,21 @@ import environment
 
 
 def main() -> int:
-    """Create or reuse the environment and run the tool, or print the reason for a failed set-up."""
+    """Create or reuse the environment and run the tool, or print the reason for a failed set-up.
+
+    Its help needs no environment.
+    """
+    tool, *arguments = sys.argv[1:]
+    command = [str(environment.ROOT / "scripts" / "tools" / tool), *arguments]
+    if {"-h", "--help"} & set(arguments):
+        os.execv(sys.executable, [sys.executable, *command])
     wanted = environment.Wanted(folder=environment.ROOT / ".venv-test", extras=checks.EXTRAS)
     try:
         python = str(environment.ensure(wanted))
     except (environment.SetupError, borrow.BorrowError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
-    tool, *arguments = sys.argv[1:]
-    os.execv(python, [python, str(environment.ROOT / "scripts" / "tools" / tool), *arguments])
+    os.execv(python, [python, *command])
 
 
 if __name__ == "__main__":

@@ -109,8 +109,10 @@ def test_the_sums_of_the_database_are_those_of_single_grants(store, clock) -> No
     first = store.gangs.submit(submitted)
     with store.db.engine.begin() as conn:
         row = dict(conn.execute(sa.select(allocations).where(allocations.c.id == first.allocation_id)).mappings().one())
-        rows = [row | {"id": 100 + n, "slots": slots, "granted_at": since, "ended_at": until, "state": "released"}
-                for n, (slots, since, until) in enumerate(grants)]  # fmt: skip
+        rows = [
+            row | {"id": 100 + n, "slots": slots, "granted_at": since, "ended_at": until, "state": "released"}
+            for n, (slots, since, until) in enumerate(grants)
+        ]
         conn.execute(allocations.insert(), rows)
     found = usage_of(store, AllRights(), by=UsageBy.POOL, days=5)
     expected = brute_force([(slots, since, until or NOON) for slots, since, until in grants], days_until(NOON, 5))

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.hosts.slurm.scheduler import _SCHEDULERS
 from testbed.slurm.cluster import SlurmCluster
 from tests.support.counting import a_minute_passes, dead_follower, numbers, running, until
 from tests.support.engines import Engine, config, held
-from tests.support.slurm_pools import count_up, ended_jobs, in_pool, jobs_of, queued, set_pool
+from tests.support.slurm_pools import count_up, ended_jobs, in_pool, jobs_of, kill_running, queued, set_pool
 
 pytest_plugins = ["testbed.slurm.plugin"]
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("quick_looks")]
@@ -104,15 +104,7 @@ async def test_scancel_by_a_user_kills_the_trial(pool: Engine) -> None:
 
 @pytest.mark.each_change
 async def test_a_kill_of_the_trial_ends_its_job(pool: Engine) -> None:
-    ticket = pool.submit(count_up("library", 10_000))
-    carrying = asyncio.ensure_future(pool.carry(ticket))
-    await running(pool, ticket, carrying)
-    pool.hook.store.control.kill(ticket.trial_id, "ann")
-    outcome = await carrying
-    assert outcome is not None
-    assert outcome.state == "killed"
-    assert held(pool) == []
-    await ended_jobs(pool, ticket)
+    await kill_running(pool)
 
 
 async def test_a_preempted_job_resumes_in_another_one(pool: Engine, caplog: pytest.LogCaptureFixture) -> None:

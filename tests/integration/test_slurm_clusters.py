@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,9 +14,8 @@ from airflow_provider_dtrain.hosts.slurm import scheduler
 from airflow_provider_dtrain.hosts.slurm.scheduler import _SCHEDULERS
 from testbed.slurm.cluster import SlurmCluster
 from testbed.standalone import wait_until
-from tests.support.counting import running
 from tests.support.engines import Engine, config, held
-from tests.support.slurm_pools import count_up, ended_jobs, in_pool, jobs_of, set_pool
+from tests.support.slurm_pools import ended_jobs, in_pool, jobs_of, kill_running, set_pool
 
 pytest_plugins = ["testbed.slurm.plugin"]
 pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.usefixtures("quick_looks")]
@@ -66,15 +64,7 @@ async def test_a_gang_runs_on_the_cluster_that_the_pool_names(pool: Engine) -> N
 
 
 async def test_a_kill_ends_the_job_there(pool: Engine) -> None:
-    ticket = pool.submit(count_up("library", 10_000))
-    carrying = asyncio.ensure_future(pool.carry(ticket))
-    await running(pool, ticket, carrying)
-    pool.hook.store.control.kill(ticket.trial_id, "ann")
-    outcome = await carrying
-    assert outcome is not None
-    assert outcome.state == "killed"
-    await ended_jobs(pool, ticket)
-    assert held(pool) == []
+    await kill_running(pool)
 
 
 async def test_the_channel_through_a_step_of_the_job_names_the_cluster(

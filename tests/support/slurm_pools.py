@@ -12,7 +12,7 @@ from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.hosts.schedulers.registry import scheduler_kind
 from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support import counting
-from tests.support.engines import Engine
+from tests.support.engines import Engine, held
 
 
 def set_pool(engine: Engine, name: str = "hpc", **options: Any) -> None:
@@ -39,6 +39,19 @@ def jobs_of(pool: Engine, ticket: Ticket) -> list[ExternalJob]:
     store = pool.hook.store
     found = [store.external_jobs.of_allocation(one.allocation_id) for one in store.attempts.of_trial(ticket.trial_id)]
     return [job for job in found if job is not None]
+
+
+async def kill_running(pool: Engine) -> None:
+    """Run a trial, kill it by a request of a user, and check that its job ends and no slot is held."""
+    ticket = pool.submit(count_up("library", 10_000))
+    carrying = asyncio.ensure_future(pool.carry(ticket))
+    await counting.running(pool, ticket, carrying)
+    pool.hook.store.control.kill(ticket.trial_id, "ann")
+    outcome = await carrying
+    assert outcome is not None
+    assert outcome.state == "killed"
+    assert held(pool) == []
+    await ended_jobs(pool, ticket)
 
 
 async def ended_jobs(pool: Engine, ticket: Ticket) -> list[ExternalJob]:

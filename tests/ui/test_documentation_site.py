@@ -74,7 +74,7 @@ def address() -> Iterator[str]:
     """The site, served on this machine. With ``DTRAIN_BUILT_DOCS`` it is the one that `scripts/docs` has built."""
     if not os.environ.get("DTRAIN_BUILT_DOCS"):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, str(ROOT / "scripts" / "tools" / "docs_site.py")]
+        command = [sys.executable, str(ROOT / "scripts" / "tools" / "docs.py")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BUILD_S)
         assert done.returncode == 0, done.stdout + done.stderr
     handler = functools.partial(Quiet, directory=str(SITE))
@@ -191,8 +191,12 @@ def test_lighthouse_finds_a_page_accessible(chrome: Browser, address: str, name:
     environment = {**os.environ, "CHROME_PATH": str(chromium())}
     done = subprocess.run(
         [*command, "--chrome-flags=--headless=new --no-sandbox --disable-gpu"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(report.read_text())
     score = round(100 * found["categories"]["accessibility"]["score"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -161,9 +162,16 @@ def test_uv_comes_from_the_index_if_it_is_not_there_and_is_not_required(
     assert ("pip installs everything instead" in capsys.readouterr().out) == (pip == "false")
 
 
-def test_help_needs_no_environment() -> None:
-    done = subprocess.run([SCRIPTS / "test", "--help"], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, "--torch-from" in done.stdout) == (0, True)
+@pytest.mark.parametrize(
+    ("script", "option"), [("test", "--torch-from"), ("docs", "--serve"), ("release", "--to"), ("demo", "--keep")]
+)
+def test_help_needs_no_environment(tmp_path: Path, script: str, option: str) -> None:
+    shutil.copytree(SCRIPTS, tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(SCRIPTS.parent / "pyproject.toml", tmp_path)
+    command = [tmp_path / "scripts" / script, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, option in done.stdout) == (0, True), done.stderr
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 # -- which port ------------------------------------------------------------------------------------

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import posixpath
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.support.script_tools import script_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
@@ -18,11 +18,8 @@ FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "scripts" / "tools"))
-        yield importlib.import_module("docs_site")
-        for name in ("docs_site", "reference", "samples"):
-            sys.modules.pop(name, None)
+    with script_tool("docs_site", "reference", "samples") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

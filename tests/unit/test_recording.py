@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.script_tools import script_tool
+
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -20,10 +20,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def tool() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "scripts" / "tools"))
-        yield importlib.import_module("recording")
-        sys.modules.pop("recording", None)
+    with script_tool("recording") as found:
+        yield found
 
 
 def texts(screen: tuple[float, Any]) -> list[str]:

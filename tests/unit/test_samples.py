@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import io
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -22,16 +20,15 @@ from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.terminal.arguments import Group
 from airflow_provider_dtrain.terminal.definition import commands
+from tests.support.script_tools import script_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def tool() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "scripts" / "tools"))
-        yield importlib.import_module("samples")
-        sys.modules.pop("samples", None)
+    with script_tool("samples") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
