@@ -217,17 +217,12 @@ class Events:
     @reads
     def open_logs(self, conn: Connection, trial_id: int) -> list[OpenLog]:
         """Return a trial's ended attempts whose rank 0 log may be incomplete in the task log."""
-        query = (
-            sa.select(attempts.c.id, ranks.c.host)
-            .join(ranks, sa.and_(ranks.c.attempt_id == attempts.c.id, ranks.c.rank == 0))
-            .where(attempts.c.trial_id == trial_id, attempts.c.ended_at.is_not(None), ~attempts.c.log_closed)
-            .order_by(attempts.c.number)
-        )
-        found = []
-        for row in conn.execute(query).all():
-            position, _ = _positions(conn, row.id).get((row.host, "rank0.log"), (0, 0))
-            found.append(OpenLog(attempt_id=row.id, host=row.host, position=position))
-        return found
+        return _open_logs(conn, attempts.c.trial_id == trial_id, attempts.c.ended_at.is_not(None))
+
+    @reads
+    def open_log(self, conn: Connection, attempt_id: int) -> OpenLog | None:
+        """Return the rank 0 log of an attempt, None if the task log has all of it or its ranks were never started."""
+        return next(iter(_open_logs(conn, attempts.c.id == attempt_id)), None)
 
     @reads
     def of_attempt(self, conn: Connection, attempt_id: int, *, kinds: Sequence[str] | None = None) -> list[EventView]:
@@ -358,6 +353,20 @@ _TOKEN = (
 def _token_of(conn: Connection, attempt_id: int) -> int:
     found = statements.first(conn, _TOKEN, {"attempt": attempt_id})
     return 0 if found is None else int(found.token or 0)
+
+
+def _open_logs(conn: Connection, *where: sa.ColumnElement[bool]) -> list[OpenLog]:
+    query = (
+        sa.select(attempts.c.id, ranks.c.host)
+        .join(ranks, sa.and_(ranks.c.attempt_id == attempts.c.id, ranks.c.rank == 0))
+        .where(*where, ~attempts.c.log_closed)
+        .order_by(attempts.c.number)
+    )
+    found = []
+    for row in conn.execute(query).all():
+        position, _ = _positions(conn, row.id).get((row.host, "rank0.log"), (0, 0))
+        found.append(OpenLog(attempt_id=row.id, host=row.host, position=position))
+    return found
 
 
 def _started(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: int | None) -> None:

@@ -128,10 +128,10 @@ def events(store: Store, job: ExternalJob) -> Iterator[list[str]]:
     CHANNELS.drop(store.store_id, job.job_id)
 
 
-@pytest.mark.parametrize("is_followed", [True, False])
+@pytest.mark.parametrize("received", ["some", "some, and the gang has ended", "nothing"])
 async def test_the_log_is_read_to_its_end_before_the_job_is_given_back(
     store: Store, ticket: Ticket, job: ExternalJob, scheduler: Scheduler, clock: Clock, events: list[str],
-    is_followed: bool,
+    received: str,
 ) -> None:  # fmt: skip
     rt = follower(store, ticket)
     times = {"started_at": clock.now, "ends_at": clock.now + timedelta(hours=1)}
@@ -140,8 +140,11 @@ async def test_the_log_is_read_to_its_end_before_the_job_is_given_back(
     slots = tuple(SlotRecord(index=index) for index in range(2))
     node = HostRecord(name="n1.1", pool="hpc", slot_type="cpu", slots=slots, external_job_id=job.job_id, node=0)
     store.external_jobs.grant(rt.attempt_id, rt.watch, job.job_id, [node])
+    assert store.queue.take_up(rt.attempt_id, rt.watch)
+    store.attempts.set_plan(rt.attempt_id, rt.watch, {"plans": {"n1.1": {"ranks": [{"rank": 0}]}}})
     view = await rt.view()
-    rt.logs.follow(view, "n1.1", 0).take(0, b"first\n", Redactor())
+    if received != "nothing":
+        rt.logs.follow(view, "n1.1", 0).take(0, b"first\n", Redactor())
 
     async def call(host: str, command: str, **asked: Any) -> dict[str, Any]:
         assert "end of the job" not in events
@@ -149,7 +152,7 @@ async def test_the_log_is_read_to_its_end_before_the_job_is_given_back(
         return {"size": len(log), "offset": asked["offset"], "data": log[asked["offset"] :][: asked["length"]]}
 
     rt.call = call  # type: ignore[method-assign]
-    if is_followed:
+    if received == "some, and the gang has ended":
         rt.logs.end(view)
     await ExternalSlots(rt).release(["n1.1"], proof="clear")
     await rt.logs.finish(view)

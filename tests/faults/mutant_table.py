@@ -1521,7 +1521,15 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        await self.rt.logs.receive(await self.rt.view())\n",
         new="        pass\n",
         test="tests/contract/test_external_slots.py"
-        "::test_the_log_is_read_to_its_end_before_the_job_is_given_back[sqlite-True]",
+        "::test_the_log_is_read_to_its_end_before_the_job_is_given_back[sqlite-some]",
+    ),
+    Mutant(
+        name="a job is given back before a log of which nothing was received was read",
+        path=f"{ENGINE}/logs/trial_logs.py",
+        old="            self._begin(view.attempt_id, self._unread(view))\n",
+        new="            return\n",
+        test="tests/contract/test_external_slots.py"
+        "::test_the_log_is_read_to_its_end_before_the_job_is_given_back[sqlite-nothing]",
     ),
     Mutant(
         name="a job that Slurm itself cancelled kills its trial",

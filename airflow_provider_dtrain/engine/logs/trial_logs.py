@@ -106,8 +106,10 @@ class TrialLogs:
         if not self.wanted:
             return
         self.end(view)
-        if self._work:
-            await asyncio.wait(self._work.values(), timeout=RECEIVE_MOST_S)
+        if view.attempt_id not in self._work:
+            # No byte of it has arrived: the gang ended before, or while another process followed it.
+            self._begin(view.attempt_id, self._unread(view))
+        await asyncio.wait(self._work.values(), timeout=RECEIVE_MOST_S)
 
     async def finish(self, view: AttemptView) -> None:
         """Wait until the task log has all lines of the ended attempts, or marks.
@@ -189,6 +191,11 @@ class TrialLogs:
         for view, log in rests:
             await self._rest(view, log)
 
+    async def _unread(self, view: AttemptView) -> None:
+        """Deliver the log of an attempt of which this follower has received nothing."""
+        if (one := await self.rt.db(self.rt.store.events.open_log, view.attempt_id)) is not None:
+            await self._rest(view, self.open(view, one.host, one.position, watch=view.watch))
+
     async def _rest(self, view: AttemptView, log: RankLog) -> None:
         most_s = LAST_STEP_S if view.is_external else REST_MOST_S
         try:
@@ -204,7 +211,7 @@ class TrialLogs:
     async def _fill(self, view: AttemptView, log: RankLog) -> None:
         """Read the end of the log from its host."""
         size = (await self._read(view, log.host, 0, 0)).size
-        start = max(log.received, size - REST_BYTES)
+        start = log.received if view.is_external else max(log.received, size - REST_BYTES)
         if start > log.received:
             log.skip(log.received, start, "the follower was away when the trial ended")
         while log.received < size:
