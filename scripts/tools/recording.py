@@ -16,6 +16,7 @@ import html
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -38,6 +39,7 @@ COMMANDS = (
     "airflow dtrain trials metrics 1 --group validation",
 )
 STOP = "scripts/demo --stop"
+PASSWORD = re.compile(r"(?<=password )\S+")
 #: Longest time that the picture shows a screen, a screen of which only the last line changes, all screens but the last
 #: one, and the last one. Screens that follow each other faster than FRAME_S are one.
 WAIT_S, STATUS_S, WHOLE_S, END_S, FRAME_S = 2.5, 0.2, 48.0, 8.0, 0.25
@@ -75,7 +77,8 @@ def record() -> Events:
             subprocess.run([clone / STOP.split()[0], "--stop"], check=False, timeout=300)
     if code:
         raise SystemExit(f"Exit code {code}.")
-    return [(at, text.replace(f"{clone}/", "")) for at, text in events]
+    # The password is that of an Airflow that has ended. It is no secret, but programs that search for some report it.
+    return [(at, PASSWORD.sub("********", text.replace(f"{clone}/", ""))) for at, text in events]
 
 
 def write(events: Events, path: Path) -> None:
