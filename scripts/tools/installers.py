@@ -183,14 +183,14 @@ class Installer:
             )
 
     def _with_uv(self, what: str, packages: Sequence[str], torch: str | None) -> bool:
-        """Return whether uv installed the packages. After a failure the caller falls back to pip."""
+        """Return whether uv installed and compiled the packages. After a failure the caller falls back to pip."""
         settings = pip_settings(self.pip)
         constraints = ["-c", self.constraints]
         if torch is not None:
             own = self.python.parent.parent / "torch-constraint.txt"
             own.write_text(f"torch=={torch}\n")
             constraints += ["-c", own]
-        options = ["--no-progress", "--python", self.python, *constraints, *uv_options(settings, os.environ)]
+        options = ["--no-progress", "--compile-bytecode", "--python", self.python, *constraints, *uv_options(settings, os.environ)]
         command = [self.uv, "pip", "install", *options, *packages]
         try:
             step(f"{what} (uv)", command, self.log, uv_environment(settings, os.environ))
