@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,10 +184,9 @@ def install(wanted: Wanted, torch: borrow.Torch | None, base: Path) -> None:
     step("creating the environment", [base, "-m", "venv", wanted.folder], log)
     installer = Installer(wanted.python, CONSTRAINTS, log)
     installer.probe(next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("iniconfig==")))
-    if torch is None:
-        installer.with_pip("installing PyTorch", TORCH)
     target = f"{ROOT}[{','.join(wanted.extras)}]" if wanted.extras else str(ROOT)
-    installer.install("installing Airflow and this package", "-e", target)
+    with installer.torch_beside(TORCH) if torch is None else nullcontext():
+        installer.install("installing Airflow and this package", "-e", target)
     for name in (ON_TORCH, *(ALONE[extra] for extra in wanted.extras if extra in ALONE)):
         installer.install(f"installing {name}", "--no-deps", name)
     if torch is not None:

@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 NETWORK_SIGNS = re.compile(
@@ -30,8 +31,15 @@ def step(what: str, command: Sequence[object], log: Path, env: Mapping[str, str]
 
     :raises SetupError: the step failed; the message holds its last lines
     """
-    print(f"  {what} ...", end="", flush=True)
-    began = time.monotonic()
+    with begun(command, log, env) as process:
+        _end(what, process, log)
+
+
+@contextmanager
+def begun(
+    command: Sequence[object], log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a program that runs, with its output in the log file. It is terminated at the end of the block."""
     with log.open("ab") as sink:
         process = subprocess.Popen(
             [str(part) for part in command],
@@ -40,12 +48,22 @@ def step(what: str, command: Sequence[object], log: Path, env: Mapping[str, str]
             stderr=sink,
             env=None if env is None else dict(env),
         )
-        try:
-            code = process.wait()
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+def _end(what: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait for a program.
+
+    :raises SetupError: it failed; the message holds the last lines of its log
+    """
+    print(f"  {what} ...", end="", flush=True)
+    began = time.monotonic()
+    code = process.wait()
     print(f" {time.monotonic() - began:.0f} s" if code == 0 else " failed", flush=True)
     if code != 0:
         raise SetupError(explain(what, log))
@@ -164,8 +182,29 @@ class Installer:
         return str(self.python.with_name("uv"))
 
     def with_pip(self, what: str, *packages: str) -> None:
-        """Install with pip. Python compiles what is imported later: to compile all of PyTorch takes 20 s."""
-        step(what, [*self.pip, "install", "--no-compile", *self.quiet, "-c", self.constraints, *packages], self.log)
+        """Install with pip.
+
+        :raises SetupError: the installation failed
+        """
+        step(what, self._pip_command(*packages), self.log)
+
+    @contextmanager
+    def torch_beside(self, torch: str) -> Iterator[None]:
+        """Install PyTorch with pip while the block installs other packages, and its dependencies after the block.
+
+        :raises SetupError: the installation failed
+        """
+        log = self.log.with_name(f"{self.log.stem}-torch.log")
+        log.write_text("")
+        print("  installing PyTorch ... beside the next steps", flush=True)
+        with begun(self._pip_command("--no-deps", torch), log) as process:
+            yield
+            _end("waiting for PyTorch", process, log)
+        self.install("installing the dependencies of PyTorch", "torch")
+
+    def _pip_command(self, *packages: str) -> list[object]:
+        # Python compiles what is imported later: to compile all of PyTorch takes 20 s.
+        return [*self.pip, "install", "--no-compile", *self.quiet, "-c", self.constraints, *packages]
 
     def install(self, what: str, *packages: str) -> None:
         """Install with uv if possible, otherwise with pip, and keep the version of torch.
