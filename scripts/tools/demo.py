@@ -162,11 +162,14 @@ def demo(options: argparse.Namespace) -> None:
     if options.stop:
         print("It has ended." if had_one else "No Airflow of an earlier demo is running.", flush=True)
         return
-    port = choose_port(options.port)
+    if options.port is not None:
+        # The set-up takes minutes, and ports are in use by then that were free before.
+        choose_port(options.port)
     if options.fresh:
         shutil.rmtree(FOLDER / "airflow", ignore_errors=True)
     wanted = environment.Wanted(folder=FOLDER / "venv", extras=("examples",), torch_from=options.torch_from)
-    airflow = Standalone(folder=FOLDER, python=environment.ensure(wanted), port=port)
+    python = environment.ensure(wanted)
+    airflow = Standalone(folder=FOLDER, python=python, port=choose_port(options.port))
     print("Starting Airflow and the run take 1 to 2 minutes on an idle machine.", flush=True)
     keep = options.keep
     try:

@@ -186,7 +186,8 @@ def install(wanted: Wanted, torch: borrow.Torch | None, base: Path) -> None:
     installer.probe(next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("iniconfig==")))
     target = f"{ROOT}[{','.join(wanted.extras)}]" if wanted.extras else str(ROOT)
     with installer.torch_beside(TORCH) if torch is None else nullcontext():
-        installer.install("installing Airflow and this package", "-e", target)
+        # Airflow's processes start together, and each would compile the same modules.
+        installer.install("installing Airflow and this package", "--compile", "-e", target)
     for name in (ON_TORCH, *(ALONE[extra] for extra in wanted.extras if extra in ALONE)):
         installer.install(f"installing {name}", "--no-deps", name)
     if torch is not None:

@@ -181,12 +181,12 @@ class Installer:
             return None
         return str(self.python.with_name("uv"))
 
-    def with_pip(self, what: str, *packages: str) -> None:
+    def with_pip(self, what: str, *arguments: str) -> None:
         """Install with pip.
 
         :raises SetupError: the installation failed
         """
-        step(what, self._pip_command(*packages), self.log)
+        step(what, self._pip_command(*arguments), self.log)
 
     @contextmanager
     def torch_beside(self, torch: str) -> Iterator[None]:
@@ -202,18 +202,20 @@ class Installer:
             _end("waiting for PyTorch", process, log)
         self.install("installing the dependencies of PyTorch", "torch")
 
-    def _pip_command(self, *packages: str) -> list[object]:
+    def _pip_command(self, *arguments: str) -> list[object]:
         # Python compiles what is imported later: to compile all of PyTorch takes 20 s.
-        return [*self.pip, "install", "--no-compile", *self.quiet, "-c", self.constraints, *packages]
+        return [*self.pip, "install", "--no-compile", *self.quiet, "-c", self.constraints, *arguments]
 
-    def install(self, what: str, *packages: str) -> None:
+    def install(self, what: str, *arguments: str) -> None:
         """Install with uv if possible, otherwise with pip, and keep the version of torch.
+
+        :param arguments: packages, and options that uv and pip share
 
         :raises SetupError: the installation failed, or replaced torch
         """
         before = installed_version(self.python, "torch")
-        if self.uv is None or not self._with_uv(what, packages, before):
-            self.with_pip(what, *packages)
+        if self.uv is None or not self._with_uv(what, arguments, before):
+            self.with_pip(what, *arguments)
         after = installed_version(self.python, "torch")
         if before is not None and after != before:
             raise SetupError(
@@ -221,16 +223,16 @@ class Installer:
                 f"Remove {self.python.parent.parent} and run the same command again."
             )
 
-    def _with_uv(self, what: str, packages: Sequence[str], torch: str | None) -> bool:
-        """Return whether uv installed and compiled the packages. After a failure the caller falls back to pip."""
+    def _with_uv(self, what: str, arguments: Sequence[str], torch: str | None) -> bool:
+        """Return whether uv installed the packages. After a failure the caller falls back to pip."""
         settings = pip_settings(self.pip)
         constraints = ["-c", self.constraints]
         if torch is not None:
             own = self.python.parent.parent / "torch-constraint.txt"
             own.write_text(f"torch=={torch}\n")
             constraints += ["-c", own]
-        options = ["--no-progress", "--compile-bytecode", "--python", self.python, *constraints, *uv_options(settings, os.environ)]
-        command = [self.uv, "pip", "install", *options, *packages]
+        options = ["--no-progress", "--python", self.python, *constraints, *uv_options(settings, os.environ)]
+        command = [self.uv, "pip", "install", *options, *arguments]
         try:
             step(f"{what} (uv)", command, self.log, uv_environment(settings, os.environ))
         except SetupError:

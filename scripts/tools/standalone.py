@@ -189,8 +189,13 @@ class Standalone:
         return "\n".join("    " + line for line in text.splitlines()[-lines:])
 
     def password(self) -> str:
-        """Return the password of the user ``admin``."""
+        """Return the password of the user ``admin``.
+
+        :raises AirflowError: this Airflow has not started, so that another one answers on the port
+        """
         file = self.home / "simple_auth_manager_passwords.json.generated"
+        if not file.exists():
+            raise AirflowError(f"Another Airflow answers at {self.address}. Try again, or with another --port.")
         return str(json.loads(file.read_text())["admin"])
 
     def login(self, deadline: float) -> None:
