@@ -77,11 +77,15 @@ class Machine:
         return ["nsenter", f"--target={self.init_pid}", *user, *own, "--pid", "--mount", "--", *argv]
 
     def run(self, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-        """Start a daemon inside, with its output in a file."""
+        """Start a daemon inside, with its output in a file.
+
+        It is no child of ``nsenter``, which stops itself when its child is stopped, and then does not reap it: the
+        namespace could not end.
+        """
         with log.open("ab") as output:
-            subprocess.Popen(
-                self.enter(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=dict(environment),
-                start_new_session=True, cwd="/",
+            subprocess.run(
+                self.enter(["setsid", "--fork", *argv]),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=dict(environment), cwd="/", check=True,
             )  # fmt: skip
 
     def pids(self) -> list[int]:

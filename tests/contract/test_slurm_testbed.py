@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -101,6 +102,10 @@ def test_a_crash_of_a_node_ends_detached_processes(
     cluster.wait_for(cluster.submit(script, "--nodelist=n2"), "RUNNING")
     machine = cluster.nodes["n2"]
     sleeper = wait_until(lambda: machine.daemon("sleep"), timeout_s=20, what="the job's process", poll_s=0.05)
+    # A parent of the daemon that stops with it would keep the crash from ending.
+    for by in (signal.SIGSTOP, signal.SIGCONT):
+        os.kill(machine.daemon("slurmd"), by)
+        time.sleep(0.2)
     cluster.crash_node("n2")
     assert not Path(f"/proc/{sleeper}").exists()
     assert cluster.stopped_daemons() == ["slurmd on n2"]
