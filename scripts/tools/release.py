@@ -1,9 +1,10 @@
 """Builds a release: `scripts/release [--version VERSION] [--to FOLDER]`. It publishes nothing.
 
 The folder has the wheel and the source distribution of the provider, the wheel of the client, SHA256SUMS, a bill of
-materials (CycloneDX) of the tested dependencies, and the notes of the version from CHANGELOG.md. All of it is made from
-the files of the commit, not from those of the working folder. Two builds of one commit have equal bytes, in whatever
-folder, time zone and umask: times in archives are those of the commit. The folder appears whole or not at all.
+materials (CycloneDX) with the tested versions of its dependencies, and the notes of the version from CHANGELOG.md.
+All of it is made from the files of the commit, not from those of the working folder. Two builds of one commit have
+equal bytes, in whatever folder, time zone and umask: times in archives are those of the commit. The folder appears
+whole or not at all.
 """
 
 from __future__ import annotations
@@ -19,11 +20,20 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "scripts" / "constraints.txt"
+#: Extra with the tools of the tests.
+TOOLS = "dev"
 
 
 class ReleaseError(Exception):
@@ -53,8 +63,19 @@ def notes(of: str, *, needs_date: bool = True) -> str:
 
 
 def bill_of_materials(of: str) -> dict[str, Any]:
-    """Return the dependencies with which the tests passed, as a document of CycloneDX 1.6."""
-    pinned = [line.split("==") for line in CONSTRAINTS.read_text().splitlines() if "==" in line and line[0] != "#"]
+    """Return the packages that an installation brings, in the versions of the tests, as a document of CycloneDX 1.6.
+
+    Those that only an extra brings have the scope ``optional``. The tools of the tests are left out.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [one for name, lines in project["optional-dependencies"].items() if name != TOOLS for one in lines]
+    required, packages = needed(project["dependencies"]), needed([*project["dependencies"], *extras])
+    pinned = dict(line.split("==") for line in CONSTRAINTS.read_text().splitlines() if "==" in line and line[0] != "#")
+    pinned |= dict([environment.TORCH.split("==")])
+    own = f"pkg:pypi/{project['name']}@{of}"
+    refs = {name: f"pkg:pypi/{name}" + (f"@{pinned[name]}" if name in pinned else "") for name in packages}
+    direct = {canonicalize_name(Requirement(one).name) for one in (*project["dependencies"], *extras)}
+    needs = [(own, direct), *((refs[name], packages[name]) for name in sorted(packages))]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -62,17 +83,58 @@ def bill_of_materials(of: str) -> dict[str, Any]:
         "metadata": {
             "component": {
                 "type": "library",
-                "name": "airflow-provider-dtrain",
+                "bom-ref": own,
+                "name": project["name"],
                 "version": of,
-                "purl": f"pkg:pypi/airflow-provider-dtrain@{of}",
+                "purl": own,
                 "licenses": [{"license": {"id": "Apache-2.0"}}],
             }
         },
         "components": [
-            {"type": "library", "name": name, "version": pin, "purl": f"pkg:pypi/{name}@{pin}", "scope": "optional"}
-            for name, pin in pinned
+            {
+                "type": "library",
+                "bom-ref": refs[name],
+                "name": name,
+                **({"version": pinned[name]} if name in pinned else {}),
+                "purl": refs[name],
+                "scope": "required" if name in required else "optional",
+            }
+            for name in sorted(packages)
         ],
+        "dependencies": [{"ref": ref, "dependsOn": sorted(refs[one] for one in below)} for ref, below in needs],
     }
+
+
+def needed(requirements: Iterable[str]) -> dict[str, set[str]]:
+    """Return name -> names of its dependencies, for some requirements and all that they require.
+
+    A package that this environment lacks has none.
+    """
+    found: dict[str, set[str]] = {}
+    todo, seen = [Requirement(one) for one in requirements], set[tuple[str, frozenset[str]]]()
+    while todo:
+        one = todo.pop()
+        name = canonicalize_name(one.name)
+        if (name, frozenset(one.extras)) in seen:
+            continue
+        seen.add((name, frozenset(one.extras)))
+        below = [Requirement(line) for line in requires(name)]
+        below = [
+            other
+            for other in below
+            if other.marker is None or any(other.marker.evaluate({"extra": extra}) for extra in one.extras or ("",))
+        ]
+        found.setdefault(name, set()).update(canonicalize_name(other.name) for other in below)
+        todo += below
+    return found
+
+
+def requires(name: str) -> list[str]:
+    """Return the requirements of an installed distribution, none if it is not installed."""
+    try:
+        return metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return []
 
 
 def build(source: Path, folder: Path, epoch: str, *, time_zone: str, umask: int) -> None:
