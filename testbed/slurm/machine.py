@@ -186,7 +186,7 @@ def _children(pid: int) -> list[int]:
 def _namespace(pid: int) -> str:
     """Return the PID namespace of a process, empty for one that has ended and waits for its parent."""
     try:
-        is_zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        is_zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1] == ["Z"]
         return "" if is_zombie else os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
         return ""

@@ -1554,6 +1554,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_job_request.py::test_a_submission_that_may_still_be_accepted_is_not_repeated",
     ),
     Mutant(
+        name="a submission is repeated after the first answer of a controller that was stopped",
+        path=f"{ENGINE}/slots/job_request.py",
+        old=" or time.monotonic() - self._missed_at < MISSED_FOR_S",
+        new="",
+        test="tests/unit/test_job_request.py"
+        "::test_a_controller_that_was_stopped_is_asked_twice_before_a_submission_is_repeated",
+    ),
+    Mutant(
         name="a job that was accepted late stays",
         path=f"{HOSTS}/slurm/scheduler.py",
         old="            self.client.cancel(found)\n",

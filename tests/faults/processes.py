@@ -52,6 +52,9 @@ def stat_of(pid: int) -> Status | None:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except OSError:
         return None
+    if not fields:
+        # The process ended while its file was open.
+        return None
     return Status(fields[0].decode(), int(fields[1]), int(fields[19]), int(fields[3]))
 
 

@@ -307,17 +307,22 @@ class LogKeeper:
 
     def _work(self) -> None:
         while not self._end.wait(0.2):
-            for path in self._folder.glob("host*/var-tmp/dtrain-*/**/*rank0/log"):
-                if path not in self._files:
-                    with contextlib.suppress(OSError):
-                        self._files[path] = os.open(path, os.O_RDONLY)
-            for path in (self._folder / "slurm" / "state").glob("hash.*/job.*/environment"):
-                number = path.parent.name.removeprefix("job.")
-                if number not in self.names:
-                    with contextlib.suppress(OSError):
-                        match = re.search(rb"SLURM_JOB_NAME=([^\0]+)", path.read_bytes())
-                        if match:
-                            self.names[number] = match[1].decode(errors="replace")
+            # A folder may go between two steps of a pattern.
+            with contextlib.suppress(FileNotFoundError):
+                self._keep()
+
+    def _keep(self) -> None:
+        for path in self._folder.glob("host*/var-tmp/dtrain-*/**/*rank0/log"):
+            if path not in self._files:
+                with contextlib.suppress(OSError):
+                    self._files[path] = os.open(path, os.O_RDONLY)
+        for path in (self._folder / "slurm" / "state").glob("hash.*/job.*/environment"):
+            number = path.parent.name.removeprefix("job.")
+            if number not in self.names:
+                with contextlib.suppress(OSError):
+                    match = re.search(rb"SLURM_JOB_NAME=([^\0]+)", path.read_bytes())
+                    if match:
+                        self.names[number] = match[1].decode(errors="replace")
 
     def logs(self) -> dict[str, bytes]:
         """Return run -> rank 0's log."""

@@ -111,6 +111,20 @@ async def test_a_submission_that_may_still_be_accepted_is_not_repeated(monkeypat
     assert len(scheduler.asks) == 1
 
 
+async def test_a_controller_that_was_stopped_is_asked_twice_before_a_submission_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request, _ = made(monkeypatch)
+    scheduler: Any = Scheduler(8)
+    clock = [1000.0]
+    monkeypatch.setattr(job_request, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    while not scheduler.asks:
+        await request._submit(SimpleNamespace(), scheduler, job(200.0))  # type: ignore[arg-type]
+        clock[0] += 1.0
+    assert 5 <= clock[0] - 1000.0 < 15
+    assert scheduler.looks >= 2
+
+
 @pytest.mark.parametrize(("is_ambiguous", "last"), [(True, "submitting"), (False, "not_submitted")])
 async def test_a_refusal_for_now_leaves_no_trace_and_a_lost_answer_does(
     monkeypatch: pytest.MonkeyPatch, is_ambiguous: bool, last: str

@@ -77,12 +77,19 @@ def test_each_final_state_has_its_kind_and_next_step(state: JobState, kind: EndK
 
 def test_ends_depend_on_reason_signal_and_account() -> None:
     failed = replace(JOB, state=JobState.FAILED, exit_code=3)
-    assert "exit code 3" in end_of(failed).message  # type: ignore[union-attr]
-    assert "signal 9" in end_of(replace(failed, signal=9)).message  # type: ignore[union-attr]
-    for reason in ("JobLaunchFailure", "NodeDown"):
-        assert end_of(replace(failed, reason=reason)).next_step is NextStep.RESUME_ELSEWHERE  # type: ignore[union-attr]
-    signalled = replace(failed, reason="JobLaunchFailure", signal=10)
-    assert end_of(signalled).next_step is NextStep.RESTART  # type: ignore[union-attr]
+    for changes, kind, next_step, words in (
+        ({}, EndKind.FAILED, NextStep.RESTART, "exit code 3"),
+        ({"signal": 9}, EndKind.SIGNAL, NextStep.RESTART, "signal 9 ended its script"),
+        ({"reason": "JobLaunchFailure"}, EndKind.BOOT_FAIL, NextStep.RESUME_ELSEWHERE, "could not be started"),
+        ({"reason": "JobLaunchFailure", "signal": 10}, EndKind.SIGNAL, NextStep.RESTART, "signal 10"),
+        ({"reason": "NodeDown"}, EndKind.NODE_FAIL, NextStep.RESUME_ELSEWHERE, "failed with its nodes"),
+        ({"comment": comment("srun", 137, b"")}, EndKind.SIGNAL, NextStep.RESTART, "signal 9 ended the srun"),
+        ({"comment": comment("setup", 137, b"")}, EndKind.FAILED, NextStep.RESTART, "exit code 137"),
+    ):
+        end = end_of(replace(failed, **changes))
+        assert end is not None
+        assert (end.kind, end.next_step) == (kind, next_step)
+        assert words in end.message
     cancelled = replace(JOB, state=JobState.CANCELLED, cancelled_by=1000)
     assert "uid 1000" in end_of(cancelled).message  # type: ignore[union-attr]
     assert end_of(replace(cancelled, reason="InactiveLimit")).next_step is NextStep.RESUME  # type: ignore[union-attr]

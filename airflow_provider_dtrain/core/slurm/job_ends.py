@@ -20,12 +20,17 @@ _HELD: Final = {"JobHeldUser": "its user", "JobHeldAdmin": "an administrator"}
 #: Report of the job's script in the comment of the job: phase, exit code, last lines in base64.
 _REPORT: Final = re.compile(r"dtrain-(setup|srun):(\d{1,3}):([A-Za-z0-9+/=]*)", re.ASCII)
 
+#: A shell reports a program that a signal ended with this exit code plus the number of the signal.
+SIGNALLED: Final = 128
+
 
 class EndKind(StrEnum):
     """Kind of the end of a job."""
 
     COMPLETED = "completed"
     FAILED = "failed"
+    #: A signal ended the script, or the srun that starts the supervisors.
+    SIGNAL = "signal"
     TIMEOUT = "timeout"
     PREEMPTED = "preempted"
     NODE_FAIL = "node_fail"
@@ -157,7 +162,7 @@ def end_of(job: SlurmJob) -> JobEnd | None:
     kind, next_step, phrase = _KINDS[job.state]
     report = setup_report(job.comment)
     if job.state == JobState.FAILED:
-        phrase, next_step = _failure(job, next_step)
+        kind, next_step, phrase = _failure(job, report)
     elif job.state == JobState.CANCELLED:
         phrase, next_step = _cancellation(job, next_step)
     message = f"Slurm job {job.job_id} {phrase}"
@@ -175,16 +180,21 @@ def end_of(job: SlurmJob) -> JobEnd | None:
     return JobEnd(kind=kind, message=message, next_step=next_step, report=report)
 
 
-def _failure(job: SlurmJob, next_step: NextStep) -> tuple[str, NextStep]:
+def _failure(job: SlurmJob, report: SetupReport | None) -> tuple[EndKind, NextStep, str]:
     # Slurm 22.05 gives this reason also when a signal ended the script. Status 1 is printed as signal 1.
     if job.reason == "JobLaunchFailure" and job.signal <= 1:
-        return "could not be started on its nodes. The next job leaves them out.", NextStep.RESUME_ELSEWHERE
+        phrase = "could not be started on its nodes. The next job leaves them out."
+        return EndKind.BOOT_FAIL, NextStep.RESUME_ELSEWHERE, phrase
     if job.reason in ("NodeDown", "SystemFailure"):
-        return f"failed with its nodes ({job.reason}). The next job leaves them out.", NextStep.RESUME_ELSEWHERE
-    if job.signal:
-        return f"failed: signal {job.signal} ended its script.", next_step
+        phrase = f"failed with its nodes ({job.reason}). The next job leaves them out."
+        return EndKind.NODE_FAIL, NextStep.RESUME_ELSEWHERE, phrase
+    if report is None and job.signal:
+        return EndKind.SIGNAL, NextStep.RESTART, f"failed: signal {job.signal} ended its script."
+    if report is not None and report.phase == "srun" and report.exit_code > SIGNALLED:
+        signal = report.exit_code - SIGNALLED
+        return EndKind.SIGNAL, NextStep.RESTART, f"failed: signal {signal} ended the srun that started its supervisors."
     code = "an unknown exit code" if job.exit_code is None else f"exit code {job.exit_code}"
-    return f"failed with {code}.", next_step
+    return EndKind.FAILED, NextStep.RESTART, f"failed with {code}."
 
 
 def _cancellation(job: SlurmJob, next_step: NextStep) -> tuple[str, NextStep]:

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import HostRecord, Pool
 
 #: Ends after which another job is submitted for the same request.
-AGAIN = (EndKind.TIMEOUT, EndKind.PREEMPTED, EndKind.NODE_FAILED, EndKind.LOST, EndKind.COMPLETED)
+AGAIN = (
+    EndKind.TIMEOUT,
+    EndKind.PREEMPTED,
+    EndKind.NODE_FAILED,
+    EndKind.KILLED,
+    EndKind.LOST,
+    EndKind.COMPLETED,
+)
 #: First and longest pause before the next job of a request, in seconds.
 AGAIN_FIRST_S, AGAIN_MOST_S = 2.0, 300.0
 #: First and longest pause between two steps of a request, in seconds, and its share of the time without a change. A
@@ -42,6 +49,9 @@ STEP_S, STEP_MOST_S, STEP_RATIO = 0.7, 10.0, 0.1
 ANSWER_S = 900.0
 #: First and longest pause between two looks for a job that may have been submitted, in seconds.
 LOOK_FIRST_S, LOOK_MOST_S = 1.0, 15.0
+#: Seconds between the first answer that does not have a job and the next submission: a controller that was stopped
+#: answers before it has read all requests that wait for it.
+MISSED_FOR_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,7 @@ class JobRequest:
         self._shown: set[tuple[int, JobPhase]] = set()
         #: Reading of the monotonic clock of the next look for a job that may have been submitted, and its pause.
         self._look_at, self._look_pause_s = 0.0, 0.0
+        self._missed_at: float | None = None
         self._slot_type: SlotType = "cpu"
         #: Last reason, and the reading of the monotonic clock at which it became that.
         self._reason, self._reason_at = "", time.monotonic()
@@ -148,7 +159,9 @@ class JobRequest:
             if (number := await self._known(scheduler, job)) is not None:
                 await self.db(jobs.submitted, job.job_id, number)
                 return None
-            if (datetime.now(UTC) - job.submitted_at).total_seconds() < scheduler.settles_in_s:
+            self._missed_at = self._missed_at or time.monotonic()
+            may_settle = (datetime.now(UTC) - job.submitted_at).total_seconds() < scheduler.settles_in_s
+            if may_settle or time.monotonic() - self._missed_at < MISSED_FOR_S:
                 self._look_pause_s = min(LOOK_MOST_S, max(LOOK_FIRST_S, 2.0 * self._look_pause_s))
                 self._look_at = time.monotonic() + self._look_pause_s
                 return _UNCLEAR
@@ -158,6 +171,7 @@ class JobRequest:
         excluded = await self.db(jobs.excluded_nodes, self.allocation_id)
         ask = replace(self.ask, name=job.name, excluded=excluded, access=await in_connect_thread(_opened, job.access))
         await self.db(jobs.submitting, job.job_id)
+        self._missed_at = None
         try:
             number = await self._accepted(scheduler, ask)
         except SubmissionRefusedError as error:
