@@ -169,13 +169,13 @@ def _engine_options() -> JsonObject:
     return {
         "task_log_rate": _option(
             "integer",
-            "1000000",
+            "4000000",
             "Maximum bytes per second that a trial writes to its task log. Further bytes are left out there, and a\n"
             "log line states their number and the command that shows them.",
         ),
         "task_log_records": _option(
             "float",
-            "20.0",
+            "80.0",
             "Maximum log records per second in which one triggerer or worker process sends lines of ranks to Airflow,\n"
             "for all its trials together. A record holds many lines. Each record costs Airflow 1 to 2 ms.",
         ),

@@ -108,7 +108,7 @@ def test_the_settings_take_their_values_from_these_options() -> None:
     assert values.orphan_timeout_s == 900
     assert values.kill_grace_s == 30
     assert values.log_limit_bytes == 268435456
-    assert values.task_log_rate_bytes_per_s == 1_000_000
+    assert values.task_log_rate_bytes_per_s == 4_000_000
     assert values.sql_alchemy_conn.endswith("/dtrain.db")
 
 
