@@ -25,6 +25,7 @@ PEERS: dict[str, tuple[str, ...]] = {
         "numpy==2.4.6", "scipy==1.17.1", "scikit-learn==1.9.1", "optuna==5.0.0", "syne-tune==0.16.0",
         "pydantic==2.14.3", "msgspec==0.22.0", "pyyaml==6.0.3",
     ),
+    "dashboards": ("mlflow==3.17.2", "optuna==5.0.0", "optuna-dashboard==0.21.0"),
     "ray": ("torch", "ray[data,tune]==2.60.0", "pyarrow==26.0.1", "syne-tune==0.16.0", "optuna==5.0.0"),
 }  # fmt: skip
 INSTALL_S = 1800
