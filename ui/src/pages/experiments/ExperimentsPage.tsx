@@ -7,6 +7,7 @@ import { type ExperimentRow, type Experiments } from "../../api/types";
 import { paths } from "../../app/paths";
 import { EmptyState } from "../../components/EmptyState";
 import { FilterSelect } from "../../components/FilterSelect";
+import { Fold } from "../../components/Fold";
 import { Icon } from "../../components/icons";
 import { LabelsDialog } from "../../components/LabelsDialog";
 import { SearchBar } from "../../components/SearchBar";
@@ -14,6 +15,7 @@ import { StateBadge } from "../../components/StateBadge";
 import { chosenColumns, ColumnsMenu, usualColumns } from "../../components/table/ColumnsMenu";
 import { DataTable } from "../../components/table/DataTable";
 import { plural } from "../../format/numbers";
+import { useIsNarrow } from "../../hooks/useIsNarrow";
 import { useMe } from "../../hooks/useMe";
 import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
@@ -23,7 +25,7 @@ import { BulkBar } from "./BulkBar";
 import { BulkDialog } from "./BulkDialog";
 import { EXPERIMENTS_GLANCE, experimentColumns } from "./columns";
 import { useOwner } from "./owner";
-import { PlaceFilters } from "./PlaceFilters";
+import { OwnerChoice, PlaceFilters } from "./PlaceFilters";
 
 /** Limit of the API for one request. */
 const MOST_SELECTED = 200;
@@ -51,6 +53,7 @@ const keyOf = ({ experiment_id }: ExperimentRow) => experiment_id;
 export const ExperimentsPage = () => {
   const [view, setView] = useUrlState(USUAL);
   const navigate = useNavigate();
+  const isNarrow = useIsNarrow();
   const choose = useCallback((owner: string) => setView({ owner }), [setView]);
   const { owner, user } = useOwner(view.owner, choose);
   const filters = { q: view.q, state: view.state, tag: view.tag, dag_id: view.dag_id, owner: owner ?? "", project: view.project, archived: view.archived };
@@ -108,19 +111,24 @@ export const ExperimentsPage = () => {
       </Flex>
       <HStack gap={2} mb={2} wrap="wrap">
         <SearchBar onChange={(q) => setView({ q, selected: [] })} placeholder="Search names" value={view.q} />
-        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state, selected: [] }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
-        <FilterSelect all="All tags" label="Filter by tag" onChange={(tag) => setView({ tag, selected: [] }, "add")} options={rows.answer?.tags ?? []} value={view.tag} />
-        <SearchBar onChange={(dag_id) => setView({ dag_id, selected: [] })} placeholder="DAG id" value={view.dag_id} width="180px" />
-        <PlaceFilters
-          archived={view.archived}
-          onChange={(place) => setView({ ...place, selected: [] }, "add")}
-          owner={view.owner}
-          owners={rows.answer?.owners ?? []}
-          project={view.project}
-          projects={rows.answer?.projects ?? []}
-          user={user}
-        />
-        <ColumnsMenu chosen={view.columns} columns={columns} onChange={(next) => setView({ columns: next })} />
+        <OwnerChoice onChange={(place) => setView({ ...place, selected: [] }, "add")} owner={view.owner} user={user} />
+        <Fold title="Filters and columns">
+          <HStack display={isNarrow ? "flex" : "contents"} gap={2} wrap="wrap">
+            <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state, selected: [] }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
+            <FilterSelect all="All tags" label="Filter by tag" onChange={(tag) => setView({ tag, selected: [] }, "add")} options={rows.answer?.tags ?? []} value={view.tag} />
+            <SearchBar onChange={(dag_id) => setView({ dag_id, selected: [] })} placeholder="DAG id" value={view.dag_id} width="180px" />
+            <PlaceFilters
+              archived={view.archived}
+              onChange={(place) => setView({ ...place, selected: [] }, "add")}
+              owner={view.owner}
+              owners={rows.answer?.owners ?? []}
+              project={view.project}
+              projects={rows.answer?.projects ?? []}
+              user={user}
+            />
+            <ColumnsMenu chosen={view.columns} columns={columns} onChange={(next) => setView({ columns: next })} />
+          </HStack>
+        </Fold>
         {isFiltered ? (
           <Button onClick={clear} size="sm" variant="ghost">
             Clear

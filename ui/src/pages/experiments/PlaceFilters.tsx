@@ -8,11 +8,29 @@ const ARCHIVE = [
   { value: "all", text: "Both" },
 ] as const;
 
-interface Props {
+interface OwnerProps {
   /** Of the address: a name, `EVERYONE`, or empty. */
   owner: string;
   /** Name of the user who owns experiments, else empty. */
   user: string;
+  onChange: (change: { owner: string }) => void;
+}
+
+/** Choice between the user's own experiments and all. */
+export const OwnerChoice = ({ owner, user, onChange }: OwnerProps) =>
+  user === "" ? null : (
+    <Segments
+      label="Owner"
+      onChange={(value) => onChange({ owner: value })}
+      options={[
+        { value: user, text: "Mine" },
+        { value: EVERYONE, text: "All" },
+      ]}
+      value={owner}
+    />
+  );
+
+interface Props extends Omit<OwnerProps, "onChange"> {
   owners: readonly string[];
   project: string;
   projects: readonly string[];
@@ -23,17 +41,6 @@ interface Props {
 /** Filters by owner, project and archive. */
 export const PlaceFilters = ({ owner, user, owners, project, projects, archived, onChange }: Props) => (
   <>
-    {user === "" ? null : (
-      <Segments
-        label="Owner"
-        onChange={(value) => onChange({ owner: value })}
-        options={[
-          { value: user, text: "Mine" },
-          { value: EVERYONE, text: "All" },
-        ]}
-        value={owner}
-      />
-    )}
     <FilterSelect
       all="All owners"
       label="Filter by owner"

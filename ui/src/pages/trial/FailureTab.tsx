@@ -74,7 +74,7 @@ const Log = ({ log, trialId }: { log: NonNullable<TrialFailure["log"]>; trialId:
 };
 
 const Step = ({ step, to }: { step: NextStep; to: string | null }) => (
-  <List.Item overflowWrap="anywhere">
+  <List.Item _marker={{ color: "fg.muted" }} css={{ "& .dtrain-link": { whiteSpace: "normal" } }} overflowWrap="anywhere">
     {to === null ? step.text : <PageLink to={to}>{step.text}</PageLink>}
     {to !== null || step.command === null || step.command === undefined ? null : (
       <HStack as="span" display="inline-flex" gap={1} maxW="100%" ms={1} verticalAlign="middle">
