@@ -122,6 +122,8 @@ export const LogPane = ({ place, host, line, at, query, clock, onClock, marks, i
   useEffect(() => {
     if (target === null || isSearched || target >= count || revealed.current === target) return;
     revealed.current = target;
+    // The list is new after a search. It would go on with the end once it knows its height.
+    setPinned(false);
     rows.current?.reveal(target);
   }, [target, count, isSearched]);
 
