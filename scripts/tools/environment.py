@@ -30,6 +30,7 @@ FREE_BYTES = 3 * 1024**3
 CHANGED = {
     "folder": "the repository was moved",
     "pyproject": "pyproject.toml changed",
+    "version": "the version of the package changed",
     "constraints": "scripts/constraints.txt changed",
     "steps": "the steps of the set-up changed",
     "python": "another Python was requested",
@@ -62,6 +63,7 @@ class Wanted:
         return {
             "folder": str(self.folder),
             "pyproject": digest(json.dumps(requirements(), sort_keys=True)),
+            "version": digest((ROOT / "airflow_provider_dtrain" / "__init__.py").read_text()),
             "constraints": digest(CONSTRAINTS.read_text()),
             "steps": digest(steps),
             "python": f"{version_of(base)} {os.path.realpath(base)}",
