@@ -1554,6 +1554,13 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_job_request.py::test_a_submission_that_may_still_be_accepted_is_not_repeated",
     ),
     Mutant(
+        name="ranks that were stopped on a host without an answer have finished",
+        path=f"{ENGINE}/attempt/gang.py",
+        old="return has_completed >= view.placement.keys() or self.has_succeeded(view)",
+        new="return not set(self.ended) - has_completed",
+        test="tests/unit/test_engine_parts.py::test_ranks_of_which_nothing_is_known_have_not_finished",
+    ),
+    Mutant(
         name="a submission is repeated after the first answer of a controller that was stopped",
         path=f"{ENGINE}/slots/job_request.py",
         old=" or time.monotonic() - self._missed_at < MISSED_FOR_S",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from airflow_provider_dtrain import errors
 from airflow_provider_dtrain.core.lifecycle.rank_exits import RankExit
-from airflow_provider_dtrain.engine.attempt.gang import GangEnd
+from airflow_provider_dtrain.engine.attempt.gang import Gang, GangEnd
+from airflow_provider_dtrain.engine.attempt.graceful_stop import GiveWay
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime_over
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome
 from airflow_provider_dtrain.engine.attempt.teardown import cause
@@ -99,6 +102,27 @@ def test_ranks_that_we_sent_a_signal_have_not_failed(reason: str, error: type, k
     found = cause(GangEnd(exits=[left(0, -15, signal=True), left(1, -9, signal=True)], ended={"h0": reason}))
     assert type(found) is error
     assert found.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("end", "gave_way"),
+    [
+        (GangEnd(), True),
+        (GangEnd(exits=[left(0, 0)]), True),
+        (GangEnd(exits=[left(0, 0)], ended={"h0": "completed"}), True),
+        (GangEnd(exits=[left(0, 0), left(1, -15, signal=True)], ended={"h0": "completed", "h1": "stopped"}), True),
+        (GangEnd(exits=[left(0, 0), left(1, 0)]), False),
+        (GangEnd(ended={"h0": "completed", "h1": "completed"}), False),
+        (GangEnd(ended={"h0": "completed", "h1": "completed"}, left_early=True), True),
+    ],
+)
+def test_ranks_of_which_nothing_is_known_have_not_finished(end: GangEnd, gave_way: bool) -> None:
+    view: Any = SimpleNamespace(placement={"h0": [0], "h1": [0]})
+    stop = GiveWay(cast("Any", None), Gang(view=view, run_name="r", end=end), timeout_s=10.0)
+    assert end.has_finished(view) is (not gave_way or end.left_early)
+    assert stop.gave_way() is end.left_early
+    stop.reason = "the job ends"
+    assert stop.gave_way() is gave_way
 
 
 def test_a_rank_that_failed_by_itself_is_the_cause_whatever_ended_the_rest() -> None:

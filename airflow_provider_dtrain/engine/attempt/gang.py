@@ -50,11 +50,15 @@ class GangEnd:
             or any(reason != "completed" and not (self.asked and reason == "stopped") for reason in self.ended.values())
         )
 
-    @property
-    def is_unfinished(self) -> bool:
-        """True when a rank did not reach the end of its program, for any reason."""
-        ways = self.ended.values()
-        return any(leaving.exit_code != 0 for leaving in self.exits) or any(reason != "completed" for reason in ways)
+    def has_finished(self, view: AttemptView) -> bool:
+        """Return whether every rank is known to have reached the end of its program.
+
+        Of ranks that were stopped on a host that does not answer, nothing is known.
+        """
+        if any(leaving.exit_code != 0 for leaving in self.exits):
+            return False
+        has_completed = {host for host, reason in self.ended.items() if reason == "completed"}
+        return has_completed >= view.placement.keys() or self.has_succeeded(view)
 
     def has_succeeded(self, view: AttemptView) -> bool:
         """Return whether every rank has ended by itself with exit code 0, whatever happened to its host afterwards."""

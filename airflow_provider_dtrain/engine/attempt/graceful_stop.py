@@ -86,7 +86,7 @@ class GiveWay:
             self.reason = "the host asked the ranks to stop"
         if self.reason is None or end.lost or end.over is not None:
             return False
-        return end.left_early or end.is_unfinished
+        return end.left_early or not end.has_finished(self.gang.view)
 
     def _cause(self) -> str | None:
         """Return why the gang must release its slots, or None when it may keep them."""

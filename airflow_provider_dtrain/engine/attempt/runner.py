@@ -402,7 +402,7 @@ class AttemptRunner:
                 finishing = asyncio.ensure_future(telemetry.finish())
                 # A failed attempt may restart on its gang, so the slots are held, but not for as long as a host likes.
                 await until_copied(
-                    self.rt, _last_copies(copying, keeper, gang.end), most_s=SLOTS_WAIT_S if has_failed else None
+                    self.rt, _last_copies(view, copying, keeper, gang.end), most_s=SLOTS_WAIT_S if has_failed else None
                 )
                 await finishing
                 outcome = await self._after(job, gang, collector)
@@ -496,10 +496,10 @@ async def end_older(rt: Runtime) -> None:
         await AttemptRunner(previous).kill()
 
 
-async def _last_copies(copying: asyncio.Future[Any], keeper: OutputKeeper, end: GangEnd) -> None:
+async def _last_copies(view: AttemptView, copying: asyncio.Future[Any], keeper: OutputKeeper, end: GangEnd) -> None:
     """Copy the last checkpoints, and the outputs of a trial that may resume on other hosts."""
     await copying
-    if end.failed or end.is_unfinished:
+    if end.failed or not end.has_finished(view):
         await keeper.copy_last()
 
 
