@@ -1549,8 +1549,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a submission whose answer was lost is repeated at once",
         path=f"{ENGINE}/slots/job_request.py",
-        old=".total_seconds() < scheduler.settles_in_s:",
-        new=".total_seconds() < 0:",
+        old=".total_seconds() < scheduler.settles_in_s",
+        new=".total_seconds() < 0",
         test="tests/unit/test_job_request.py::test_a_submission_that_may_still_be_accepted_is_not_repeated",
     ),
     Mutant(
