@@ -54,3 +54,6 @@ export const nextStepText = (hint: string): string => {
   const found = page === null ? command : (AT_END.exec(hint)?.[2] ?? null);
   return found === null ? text : `${text} ${found}`;
 };
+
+/** Return a reason without the command that it ends with after a semicolon: in a browser the row has the action. */
+export const withoutCommand = (reason: string): string => reason.replace(/; [^;]*: airflow dtrain [^`;]+$/s, "");

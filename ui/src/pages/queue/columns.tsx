@@ -9,6 +9,7 @@ import { StateBadge } from "../../components/StateBadge";
 import { type Column, type Glance } from "../../components/table/DataTable";
 import { Since, Time } from "../../components/Time";
 import { count, NONE } from "../../format/numbers";
+import { withoutCommand } from "../../lib/nextStep";
 import { withoutNumber } from "../../lib/shortNames";
 import { ranges } from "../trial/words";
 
@@ -44,7 +45,7 @@ export const sentence = (reason: string): string => reason.charAt(0).toUpperCase
 export const jobText = (job: Gang["job"]): string => (job === null || job.number === null ? "" : `Job ${job.number}`);
 
 const whereAndWhy = (job: Gang["job"], placement: Gang["placement"], reason: string | null): string =>
-  [jobText(job), placementWords(placement), reason === null ? "" : sentence(reason)].filter((part) => part !== "").join(". ");
+  [jobText(job), placementWords(placement), reason === null ? "" : sentence(withoutCommand(reason))].filter((part) => part !== "").join(". ");
 
 /** Words of reasons and expected starts that have a meaning of their own in the queue. */
 const TERMS: readonly (readonly [pattern: RegExp, meaning: string])[] = [

@@ -52,6 +52,12 @@ describe("the page of the queue", () => {
     expect(container.querySelector("td[data-column=glance]")?.textContent).toBe("cannot runTrial 7resnet64 slots can never be granted.");
   });
 
+  it("leaves out the command that its menu has an action for", async () => {
+    serve({ queue: page([row({ is_paused: true, reason: "it is paused by bob; resume with: airflow dtrain trials activate 7" })]), me });
+    show(<App />, "/plugin/dtrain/queue");
+    expect(await screen.findByText("It is paused by bob")).toBeTruthy();
+  });
+
   it("keeps the hosts of a gang beside the reason for its state", async () => {
     serve({ queue: page([row({ state: "running", position: null, placement: { a: [0, 1] }, reason: "its task passes from a worker to the triggerer." })]), me });
     show(<App />, "/plugin/dtrain/queue");

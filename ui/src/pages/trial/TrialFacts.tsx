@@ -11,6 +11,7 @@ import { ProgressBar } from "../../components/ProgressBar";
 import { Elapsed, Since, Time } from "../../components/Time";
 import { count, NONE, number, plural } from "../../format/numbers";
 import { duration } from "../../format/times";
+import { withoutCommand } from "../../lib/nextStep";
 import { hparamText } from "../experiment/trialColumns";
 import { inferenceFacts } from "./inferenceFacts";
 import { currentAttempt, ENDED, failureWords, placementWords } from "./words";
@@ -23,7 +24,7 @@ const MOST_GAPS = 5;
 
 const Waits = ({ trial }: { trial: Trial }) => (
   <>
-    <Text>{trial.reason ?? trial.state_text}</Text>
+    <Text>{trial.reason === null ? trial.state_text : withoutCommand(trial.reason)}</Text>
     <Text color="fg.muted" fontSize="xs">
       {trial.position === null ? "" : `Place ${trial.position} in pool ${trial.pool}. `}
       {trial.expected ?? ""} {trial.expected_at === null ? null : <Since at={trial.expected_at} />}
@@ -67,7 +68,7 @@ const Ended = ({ trial }: { trial: Trial }) => (
     <Time at={trial.ended_at} />
     {trial.reason === null || failureWords(trial.failure) !== null ? null : (
       <Text color="fg.muted" fontSize="xs">
-        {trial.reason}
+        {withoutCommand(trial.reason)}
       </Text>
     )}
   </>
