@@ -106,7 +106,10 @@ class Machine:
         """
         pid = self.daemon(program)
         if pid:
-            os.kill(pid, by)
+            # A stopped program ends once it continues, as systemd does with a unit that it stops.
+            for one in (by, signal.SIGCONT):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, one)
             what = f"end of {program} on {self.name}"
             wait_until(lambda: self.daemon(program) != pid, timeout_s=30, what=what, poll_s=0.05)
 
