@@ -94,7 +94,9 @@ async def test_the_log_of_a_gang_that_fails_is_complete(
 ) -> None:
     caplog.set_level(logging.INFO)
     (tmp_path / "sent").mkdir()
+    # Only rank 0 fails: the failure of another one would end it in the middle of its lines.
     (tmp_path / "sent/train.py").write_text(
+        "import os, time\nif os.environ['RANK'] != '0':\n    time.sleep(60)\n"
         "for line in range(2000):\n    print('line', line)\nraise SystemExit('wrong')\n"
     )
     document = {"entrypoint": "python train.py", "model_dir": ".", "max_restarts": 0}

@@ -94,13 +94,16 @@ def test_settings_of_linters_are_no_input(wanted: Any, monkeypatch: pytest.Monke
     import environment
 
     before = wanted.inputs(Path(BASE))
-    for name in ("pyproject.toml", "scripts/constraints.txt"):
+    for name in ("pyproject.toml", "scripts/constraints.txt", "airflow_provider_dtrain/__init__.py"):
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_text((environment.ROOT / name).read_text())
     monkeypatch.setattr(environment, "ROOT", tmp_path / "root")
     with (tmp_path / "root" / "pyproject.toml").open("a") as file:
         file.write("\n[tool.something]\nline-length = 3\n")
     assert wanted.inputs(Path(BASE)) == before
+    (tmp_path / "root/airflow_provider_dtrain/__init__.py").write_text('__version__ = "9.9.9"')
+    after = wanted.inputs(Path(BASE))
+    assert {name for name, value in after.items() if value != before[name]} == {"version"}
 
 
 def test_the_interpreter_in_use_is_never_removed(wanted: Any) -> None:
