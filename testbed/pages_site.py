@@ -12,7 +12,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -107,6 +110,16 @@ class PagesSite:
         found = cls(folder)
         found.server.use(json.loads((folder / ADDRESS).read_text()))
         return found
+
+    @classmethod
+    @contextmanager
+    def of(cls, folder: Path | None) -> Iterator[PagesSite]:
+        """Yield the site that another process keeps running in a folder, or without a folder a new one."""
+        if folder is not None:
+            yield cls.attach(folder.absolute())
+            return
+        with tempfile.TemporaryDirectory() as home, cls(Path(home)) as started:
+            yield started
 
     def store(self) -> Store:
         """Open the store a second time."""

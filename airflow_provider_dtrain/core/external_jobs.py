@@ -44,8 +44,8 @@ class EndKind(StrEnum):
     CANCELLED = "cancelled"
     #: Its script failed before a supervisor answered.
     FAILED = "failed"
-    #: A signal ended its script, or what the script had started.
-    KILLED = "killed"
+    #: A signal ended its script, or the scheduler did not answer it.
+    INTERRUPTED = "interrupted"
     #: The scheduler knows nothing of it.
     LOST = "lost"
 

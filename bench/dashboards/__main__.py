@@ -33,16 +33,6 @@ FILL_S = 600.0
 
 
 @contextmanager
-def site_of(folder: Path | None) -> Iterator[PagesSite]:
-    """Yield the site of a folder, or one of its own."""
-    if folder is not None:
-        yield PagesSite.attach(folder.absolute())
-        return
-    with tempfile.TemporaryDirectory() as home, PagesSite(Path(home)) as started:
-        yield started
-
-
-@contextmanager
 def peers_with(truth: Truth) -> Iterator[tuple[str, str]]:
     """Fill the other programs with the trials, and yield their addresses: of MLflow, of Optuna Dashboard."""
     python = peers.python_of("dashboards")
@@ -98,7 +88,7 @@ def main() -> None:
     parser.add_argument("--site", type=Path, metavar="FOLDER")
     options = parser.parse_args()
     has_failed = False
-    with site_of(options.site) as site, browser() as chrome:
+    with PagesSite.of(options.site) as site, browser() as chrome:
         truth = Truth(site.store())
         with peers_with(truth) as (mlflow, optuna):
             print(f"Load {os.getloadavg()[0]:.1f}. {peers.versions_of('dashboards')}")

@@ -38,9 +38,12 @@ Trial = dict[str, Any]
 STATUS = {"completed": "FINISHED", "stopped": "FINISHED", "errored": "FAILED", "killed": "KILLED"}
 #: State of a trial -> that of Optuna's trial.
 STATES = {
-    "completed": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "errored": TrialState.FAIL,
-    "killed": TrialState.FAIL, "running": TrialState.RUNNING,
-}  # fmt: skip
+    "completed": TrialState.COMPLETE,
+    "stopped": TrialState.PRUNED,
+    "errored": TrialState.FAIL,
+    "killed": TrialState.FAIL,
+    "running": TrialState.RUNNING,
+}
 #: Metrics of one request to MLflow.
 BATCH = 1000
 START_S = 120.0
@@ -160,19 +163,29 @@ def _frozen(
     state = STATES.get(trial["state"], TrialState.WAITING)
     if state == TrialState.COMPLETE and not values:
         state = TrialState.FAIL
-    facts = {"trial": trial["trial_id"], "tags": ", ".join(trial["tags"]), "commit": trial["commit"],
-             "torch": trial["torch"], "owner": trial["owner"], "error": trial["error"]}  # fmt: skip
+    facts = {
+        "trial": trial["trial_id"],
+        "tags": ", ".join(trial["tags"]),
+        "commit": trial["commit"],
+        "torch": trial["torch"],
+        "owner": trial["owner"],
+        "error": trial["error"],
+    }
     best = min if trial["is_minimized"] else max
     is_waiting = state == TrialState.WAITING
     return FrozenTrial(
-        number=-1, trial_id=-1, state=state, value=best(values.values()) if state == TrialState.COMPLETE else None,
+        number=-1,
+        trial_id=-1,
+        state=state,
+        value=best(values.values()) if state == TrialState.COMPLETE else None,
         datetime_start=None if is_waiting else moment(trial["created_at"]),
         datetime_complete=moment(trial["ended_at"]) if state.is_finished() else None,
         params={} if is_waiting else params,
         distributions={} if is_waiting else {key: spaces[key] for key in params},
         user_attrs={key: value for key, value in facts.items() if value},
-        system_attrs=_uploaded(trial, store), intermediate_values=values,
-    )  # fmt: skip
+        system_attrs=_uploaded(trial, store),
+        intermediate_values=values,
+    )
 
 
 # -- servers ----------------------------------------------------------------------------------------
@@ -199,10 +212,19 @@ def main() -> None:
     programs = Path(sys.executable).parent
     database = f"sqlite:///{folder}/optuna.db"
     commands = [
-        ["mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination",
-         folder / "mlflow", "--workers", "1", "--port"],
+        [
+            "mlflow",
+            "server",
+            "--backend-store-uri",
+            f"sqlite:///{folder}/mlflow.db",
+            "--artifacts-destination",
+            folder / "mlflow",
+            "--workers",
+            "1",
+            "--port",
+        ],
         ["optuna-dashboard", database, "--artifact-dir", folder / "optuna", "--port"],
-    ]  # fmt: skip
+    ]
     servers: list[subprocess.Popen[bytes]] = []
 
     def start(number: int) -> None:

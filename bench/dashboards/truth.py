@@ -127,14 +127,19 @@ def _exported(truth: Truth, trial: TrialView, tags: list[str]) -> dict[str, Any]
         "error": f"{failure.get('message', '')}\n\n{failure.get('traceback') or ''}".strip(),
         "files": {name: base64.b64encode(data).decode() for name, data in files.items()},
         "metrics": [
-            {"name": f"{one.group}/{name}", "value": value, "step": one.step, "at": one.at.isoformat(),
-             "is_goal": one.group == "validation" and name == goal}
+            {
+                "name": f"{one.group}/{name}",
+                "value": value,
+                "step": one.step,
+                "at": one.at.isoformat(),
+                "is_goal": one.group == "validation" and name == goal,
+            }
             for one in store.metrics.of_trial(trial.trial_id)
             for name, value in one.metrics.items()
             if isinstance(value, (int, float)) and math.isfinite(value)
         ],
         "gpus": _gpus(store, trial),
-    }  # fmt: skip
+    }
 
 
 def _files(truth: Truth, trial: TrialView) -> dict[str, bytes]:
@@ -156,8 +161,11 @@ def _gpus(store: Store, trial: TrialView) -> list[dict[str, Any]]:
     series = store.telemetry.series(trial.trial_id, metrics=["gpu_util"], max_points=POINTS)
     latest = max((one.attempt for one in series), default=0)
     return [
-        {"host": one.host, "device": one.device,
-         "points": [[at, value] for at, value in zip(one.at_s, one.mean, strict=True) if value is not None]}
+        {
+            "host": one.host,
+            "device": one.device,
+            "points": [[at, value] for at, value in zip(one.at_s, one.mean, strict=True) if value is not None],
+        }
         for one in series
         if one.attempt == latest
-    ]  # fmt: skip
+    ]

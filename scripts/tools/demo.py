@@ -170,7 +170,7 @@ def demo(options: argparse.Namespace) -> None:
     wanted = environment.Wanted(folder=FOLDER / "venv", extras=("examples",), torch_from=options.torch_from)
     python = environment.ensure(wanted)
     airflow = Standalone(folder=FOLDER, python=python, port=choose_port(options.port))
-    print("Starting Airflow and the run take 1 to 2 minutes on an idle machine.", flush=True)
+    print("Starting Airflow and the run take about a minute on an idle machine.", flush=True)
     keep = options.keep
     try:
         result = train(airflow, keep=keep)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -129,15 +127,6 @@ PICTURES = (
 )
 
 
-@contextmanager
-def _site(folder: Path | None) -> Iterator[PagesSite]:
-    if folder is not None:
-        yield PagesSite.attach(folder.absolute())
-        return
-    with tempfile.TemporaryDirectory() as home, PagesSite(Path(home)) as started:
-        yield started
-
-
 def take(picture: Picture, visit: Visit, site: PagesSite) -> bytes:
     """Return a picture of a page as PNG with a palette."""
     page = visit.open(site.address(picture.path))
@@ -153,7 +142,7 @@ def main() -> None:
     options = parser.parse_args()
     IMAGES.mkdir(parents=True, exist_ok=True)
     too_large = []
-    with _site(options.site) as site, browser() as chrome:
+    with PagesSite.of(options.site) as site, browser() as chrome:
         for theme in ("light", "dark"):
             visit = Visit(chrome, site.server.base, site.server.token("admin"), theme)
             visit.context.set_default_timeout(BUSY_TIMEOUT_MS)

@@ -30,12 +30,10 @@ def chrome() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def site(chrome: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesSite]:
+def site(chrome: Browser) -> Iterator[PagesSite]:
     """A site with the scene ``small`` in an Airflow, whose trials go on in real time."""
-    if kept := os.environ.get("DTRAIN_PAGES_SITE"):
-        yield PagesSite.attach(Path(kept))
-        return
-    with PagesSite(tmp_path_factory.mktemp("pages")) as started:
+    kept = os.environ.get("DTRAIN_PAGES_SITE")
+    with PagesSite.of(Path(kept) if kept else None) as started:
         yield started
 
 

@@ -79,11 +79,19 @@ def test_ends_depend_on_reason_signal_and_account() -> None:
     failed = replace(JOB, state=JobState.FAILED, exit_code=3)
     for changes, kind, next_step, words in (
         ({}, EndKind.FAILED, NextStep.RESTART, "exit code 3"),
-        ({"signal": 9}, EndKind.SIGNAL, NextStep.RESTART, "signal 9 ended its script"),
+        ({"signal": 9}, EndKind.INTERRUPTED, NextStep.RESTART, "signal 9 ended its script"),
         ({"reason": "JobLaunchFailure"}, EndKind.BOOT_FAIL, NextStep.RESUME_ELSEWHERE, "could not be started"),
-        ({"reason": "JobLaunchFailure", "signal": 10}, EndKind.SIGNAL, NextStep.RESTART, "signal 10"),
+        ({"reason": "JobLaunchFailure", "signal": 10}, EndKind.INTERRUPTED, NextStep.RESTART, "signal 10"),
         ({"reason": "NodeDown"}, EndKind.NODE_FAIL, NextStep.RESUME_ELSEWHERE, "failed with its nodes"),
-        ({"comment": comment("srun", 137, b"")}, EndKind.SIGNAL, NextStep.RESTART, "signal 9 ended the srun"),
+        ({"comment": comment("srun", 137, b"")}, EndKind.INTERRUPTED, NextStep.RESTART, "signal 9 ended the srun"),
+        (
+            {"comment": comment("srun", 1, AWAY)},
+            EndKind.INTERRUPTED,
+            NextStep.RESUME,
+            "controller did not answer",
+        ),
+        ({"comment": comment("srun", 1, AWAY[6:])}, EndKind.FAILED, NextStep.RESTART, "exit code 1"),
+        ({"comment": comment("srun", 1, REFUSED)}, EndKind.FAILED, NextStep.RESTART, "Requested node configuration"),
         ({"comment": comment("setup", 137, b"")}, EndKind.FAILED, NextStep.RESTART, "exit code 137"),
     ):
         end = end_of(replace(failed, **changes))
@@ -101,6 +109,11 @@ def test_a_refused_submission_is_no_job_that_ran() -> None:
     assert refused.was_refused
     assert not replace(refused, nodes=("n1",)).was_refused
     assert not replace(refused, reason="NonZeroExitCode").was_refused
+
+
+#: Of Slurm 22.05, when its controller was stopped as srun began.
+AWAY = b"srun: error: Unable to confirm allocation for job 7: Socket timed out on send/recv operation"
+REFUSED = b"srun: error: Unable to create step for job 7: Requested node configuration is not available"
 
 
 def comment(phase: str, code: int, text: bytes) -> str:

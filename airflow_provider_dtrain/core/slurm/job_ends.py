@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.slurm.cluster import SlurmJob
 from airflow_provider_dtrain.core.slurm.job_states import FINAL, RUNNING, WAITING, JobState
 from airflow_provider_dtrain.core.slurm.quantities import slurm_time
+from airflow_provider_dtrain.core.slurm.refusals import FailureKind, command_failure
 
 #: Exit code of a supervisor that no follower has spoken to for too long; see ``supervisor/serve/node.py``.
 ORPHANED: Final = 3
@@ -20,6 +21,8 @@ _HELD: Final = {"JobHeldUser": "its user", "JobHeldAdmin": "an administrator"}
 #: Report of the job's script in the comment of the job: phase, exit code, last lines in base64.
 _REPORT: Final = re.compile(r"dtrain-(setup|srun):(\d{1,3}):([A-Za-z0-9+/=]*)", re.ASCII)
 
+#: Failures of srun that are the controller's.
+_AWAY: Final = (FailureKind.AMBIGUOUS, FailureKind.AWAY, FailureKind.RATE_LIMITED)
 #: A shell reports a program that a signal ended with this exit code plus the number of the signal.
 SIGNALLED: Final = 128
 
@@ -29,8 +32,8 @@ class EndKind(StrEnum):
 
     COMPLETED = "completed"
     FAILED = "failed"
-    #: A signal ended the script, or the srun that starts the supervisors.
-    SIGNAL = "signal"
+    #: A signal ended the script or its srun, or the controller did not answer the srun.
+    INTERRUPTED = "interrupted"
     TIMEOUT = "timeout"
     PREEMPTED = "preempted"
     NODE_FAIL = "node_fail"
@@ -189,12 +192,21 @@ def _failure(job: SlurmJob, report: SetupReport | None) -> tuple[EndKind, NextSt
         phrase = f"failed with its nodes ({job.reason}). The next job leaves them out."
         return EndKind.NODE_FAIL, NextStep.RESUME_ELSEWHERE, phrase
     if report is None and job.signal:
-        return EndKind.SIGNAL, NextStep.RESTART, f"failed: signal {job.signal} ended its script."
+        return EndKind.INTERRUPTED, NextStep.RESTART, f"failed: signal {job.signal} ended its script."
     if report is not None and report.phase == "srun" and report.exit_code > SIGNALLED:
-        signal = report.exit_code - SIGNALLED
-        return EndKind.SIGNAL, NextStep.RESTART, f"failed: signal {signal} ended the srun that started its supervisors."
+        phrase = f"failed: signal {report.exit_code - SIGNALLED} ended the srun that started its supervisors."
+        return EndKind.INTERRUPTED, NextStep.RESTART, phrase
+    if report is not None and report.phase == "srun" and _controller_was_away(report):
+        phrase = "ended, because the controller did not answer the srun that starts its supervisors."
+        return EndKind.INTERRUPTED, NextStep.RESUME, phrase
     code = "an unknown exit code" if job.exit_code is None else f"exit code {job.exit_code}"
     return EndKind.FAILED, NextStep.RESTART, f"failed with {code}."
+
+
+def _controller_was_away(report: SetupReport) -> bool:
+    """Return whether srun failed for want of an answer. The report has lines of other programs as well."""
+    own = "\n".join(line for line in report.text.splitlines() if line.startswith("srun: error: "))
+    return command_failure(report.exit_code, own).kind in _AWAY
 
 
 def _cancellation(job: SlurmJob, next_step: NextStep) -> tuple[str, NextStep]:

@@ -35,7 +35,7 @@ AGAIN = (
     EndKind.TIMEOUT,
     EndKind.PREEMPTED,
     EndKind.NODE_FAILED,
-    EndKind.KILLED,
+    EndKind.INTERRUPTED,
     EndKind.LOST,
     EndKind.COMPLETED,
 )

@@ -90,7 +90,7 @@ _CAUSES: Final = {
 _ENDS: Final = {
     job_ends.EndKind.COMPLETED: EndKind.COMPLETED,
     job_ends.EndKind.FAILED: EndKind.FAILED,
-    job_ends.EndKind.SIGNAL: EndKind.KILLED,
+    job_ends.EndKind.INTERRUPTED: EndKind.INTERRUPTED,
     job_ends.EndKind.TIMEOUT: EndKind.TIMEOUT,
     job_ends.EndKind.PREEMPTED: EndKind.PREEMPTED,
     job_ends.EndKind.NODE_FAIL: EndKind.NODE_FAILED,

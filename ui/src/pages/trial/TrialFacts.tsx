@@ -68,7 +68,7 @@ const Ended = ({ trial }: { trial: Trial }) => (
     <Time at={trial.ended_at} />
     {trial.reason === null || failureWords(trial.failure) !== null ? null : (
       <Text color="fg.muted" fontSize="xs">
-        {withoutCommand(trial.reason)}
+        {trial.reason}
       </Text>
     )}
   </>
