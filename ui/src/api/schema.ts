@@ -2862,7 +2862,7 @@ export interface components {
          * @description Why a job ended. It decides what follows for its trial.
          * @enum {string}
          */
-        EndKind: "completed" | "timeout" | "preempted" | "node_failed" | "out_of_memory" | "cancelled" | "failed" | "killed" | "lost";
+        EndKind: "completed" | "timeout" | "preempted" | "node_failed" | "out_of_memory" | "cancelled" | "failed" | "interrupted" | "lost";
         /**
          * ErrorAnswer
          * @description Body of every answer with a status of 400 or more.
