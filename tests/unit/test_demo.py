@@ -209,6 +209,28 @@ def test_a_busy_port_that_the_user_named_is_an_error(busy: int) -> None:
         demo.choose_port(busy)
 
 
+def test_a_port_that_was_taken_during_the_set_up_is_not_used(busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import demo
+
+    class Seen(Exception):  # noqa: N818
+        """Airflow would start now."""
+
+    def start(**chosen: Any) -> None:
+        assert chosen["port"] != busy
+        raise Seen
+
+    def set_up(_: Any) -> Path:
+        monkeypatch.setattr(demo, "PORT", busy)
+        return Path(BASE)
+
+    monkeypatch.setattr(demo, "PORT", demo.free_ports(busy + 20))
+    monkeypatch.setattr(demo, "stop_leftover", lambda: False)
+    monkeypatch.setattr(demo.environment, "ensure", set_up)
+    monkeypatch.setattr(demo, "Standalone", start)
+    with pytest.raises(Seen):
+        demo.demo(SimpleNamespace(stop=False, port=None, fresh=False, torch_from=None, keep=False))
+
+
 # -- slow answers ----------------------------------------------------------------------------------
 class Slow(BaseHTTPRequestHandler):
     """Answers 503 as often as the server is configured to, then with the server's status."""

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, Job
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.slots import job_request
 from airflow_provider_dtrain.engine.slots.job_request import Cancelled, JobRequest
-from airflow_provider_dtrain.engine.slots.slot_port import Waiting
+from airflow_provider_dtrain.engine.slots.slot_port import Never, Waiting
 from airflow_provider_dtrain.errors import SchedulerAwayError, SubmissionRefusedError
 
 
@@ -89,6 +89,16 @@ async def test_nodes_that_a_trial_avoids_are_used_if_no_others_can_serve_it(monk
     scheduler = Scheduler(SubmissionRefusedError("never"))
     with pytest.raises(SubmissionRefusedError):
         await request._accepted(scheduler, JobAsk(name="a", slots=2))
+
+
+@pytest.mark.parametrize("kind", EndKind)
+async def test_only_an_end_that_would_repeat_itself_ends_the_request(
+    monkeypatch: pytest.MonkeyPatch, kind: EndKind
+) -> None:
+    request, _ = made(monkeypatch)
+    found = await request._after(JobEnd(kind=kind, message="Slurm job 7 ended."))
+    last = {EndKind.CANCELLED: Cancelled, EndKind.FAILED: Never, EndKind.OUT_OF_MEMORY: Never}
+    assert type(found) is last.get(kind, Waiting)
 
 
 async def test_a_submission_that_may_still_be_accepted_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
