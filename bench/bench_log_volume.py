@@ -7,6 +7,7 @@ two polls of the triggerer's event loop while the loud rank runs.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import tempfile
@@ -60,7 +61,8 @@ def _watch(scene: Any, quiet: list[int], loud: int, lines: int) -> dict[str, flo
         oldest_s = max([oldest_s, *ages])
         view = store.attempts.get(store.trials.get(loud).attempt_id)
         if path is None and view.run:
-            path = next((one for one in scene.state.rglob("log") if view.run in str(one)), None)
+            found = glob.glob("**/log", root_dir=scene.state, recursive=True)
+            path = next((scene.state / one for one in found if view.run in one), None)
         if path is not None and path.exists() and not ended_at and _is_whole(path, lines):
             ended_at = path.stat().st_mtime
         if ended_at and not view.held_hosts:

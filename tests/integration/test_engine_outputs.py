@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import glob
 import json
 import logging
 import re
@@ -226,7 +227,7 @@ async def test_what_a_killed_trial_wrote_can_be_downloaded(
     ticket = engine.submit(script("5 3 raise wait"))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     async with asyncio.timeout(50):
-        while not list(tmp_path.glob("state/runs/*/*/plots/2.txt")):
+        while not glob.glob("state/runs/*/*/plots/2.txt", root_dir=tmp_path):
             await asyncio.sleep(0.05)
     engine.hook.store.control.kill(ticket.trial_id, "test")
     outcome = await carrying
