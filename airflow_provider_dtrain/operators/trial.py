@@ -240,9 +240,10 @@ class TrialOperator(CheckedArguments, BaseOperator):
     def _hands_over(self, task: TaskFacts) -> bool:
         """Return whether the worker leaves the trial to the triggerer at once.
 
-        A triggerer follows all trials of a search over one channel to each host.
+        A triggerer follows all trials of a search over one channel to each host. It takes a trial over a second or two
+        after the task began, so the first one starts in its worker.
         """
-        return self.deferrable and (task.key.map_index >= 0 or self._has_several)
+        return self.deferrable and (task.key.map_index > 0 or self._has_several)
 
     def _note(self, tickets: Sequence[Ticket], context: Context | None) -> None:
         """Log the trials, and note the links.

@@ -278,20 +278,31 @@ def test_the_event_of_a_deferred_trial_brings_its_name(hook: DtrainHook, monkeyp
     pytest.importorskip("optuna")
     monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.EARLIEST_EVENT_S", 0.0)
     run = Run()
-    plan = run.plan(config({**RANDOM, "name": "optuna", "max_trials": 1}))
-    task, last = (TrialOperator(task_id="trial", trial=plan[0], deferrable=True) for _ in range(2))
+    plan = run.plan(config({**RANDOM, "name": "optuna", "max_trials": 2}))
+    task, last = (TrialOperator(task_id="trial", trial=plan[1], deferrable=True) for _ in range(2))
     with pytest.raises(TaskDeferred) as deferred:
-        task.execute(run.context("trial", 0))
+        task.execute(run.context("trial", 1))
 
     async def fired() -> Any:
         return [event.payload async for event in deferred.value.trigger.run()]
 
     [event] = asyncio.run(fired())
     monkeypatch.setattr(DtrainHook, "store", property(lambda _: pytest.fail("the worker that ends a trial asks")))
-    result = last.execute_complete(run.context("trial", 0), json.loads(json.dumps(event)))
+    result = last.execute_complete(run.context("trial", 1), json.loads(json.dumps(event)))
     assert result is not None
     assert result["state"] == "completed"
-    assert last.map_index_name.startswith("0 | lr=0.")
+    assert last.map_index_name.startswith("1 | lr=0.")
+
+
+def test_the_first_mapped_trial_starts_in_its_worker(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config({**RANDOM, "max_trials": 2}))
+    first, second = (TrialOperator(task_id="trial", trial=trial, deferrable=True) for trial in plan)
+    with pytest.raises(TaskDeferred):
+        second.execute(run.context("trial", 1))
+    result = first.execute(run.context("trial", 0))
+    assert result is not None
+    assert result["state"] == "completed"
 
 
 def test_an_asset_of_any_name_has_an_address() -> None:

@@ -134,7 +134,7 @@ def test_the_log_of_a_failed_task_ends_with_the_cause_in_one_line(scene: Scene) 
 
 def test_a_mapped_task_that_defers_sends_its_name_and_each_link_once(scene: Scene) -> None:
     with scene.deferrable():
-        scene.run("waits", 0)
+        scene.run("waits", 1)
     sent = Counter(path.rpartition("/")[2] for path, _ in scene.workers.requests("waits"))
     assert scene.sent("waits", "/state")[-1]["state"] == "deferred"
     assert {name: sent[name] for name in ("rendered-map-index", "_link_TrialLink", "_link_ExperimentLink")} == {
