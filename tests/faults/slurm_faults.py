@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Mapping
 
 from tests.faults.inject import nothing, sessions
@@ -13,6 +14,8 @@ from tests.faults.processes import lives, stat_of
 from tests.faults.slurm_world import SlurmWorld
 
 Undo = Callable[[], object]
+#: Longest wait for a controller that writes its state; it does so every five seconds at most.
+STATE_SAVE_S = 15.0
 
 
 def _signal(pid: int, number: int) -> None:
@@ -67,6 +70,26 @@ def stop_controller(world: SlurmWorld, dice: random.Random) -> Undo:
 
 
 def kill_controller(world: SlurmWorld, dice: random.Random) -> Undo:
+    """Kill the controller when it has written what it knows of jobs, which it does within seconds of a change."""
+    give_up_at = time.monotonic() + STATE_SAVE_S
+    while True:
+        thaw = _freeze([world.slurm.controller.daemon("slurmctld")])
+        if world.is_state_saved():
+            break
+        if time.monotonic() > give_up_at:
+            world.forgets()
+            break
+        thaw()
+        time.sleep(0.2)
+    world.slurm.controller.end("slurmctld", by=signal.SIGKILL)
+    return world.slurm.start_controller
+
+
+def kill_forgetful_controller(world: SlurmWorld, dice: random.Random) -> Undo:
+    """Kill the controller at once: it may forget jobs and ends of jobs, and give a number again."""
+    _freeze([world.slurm.controller.daemon("slurmctld")])
+    if not world.is_state_saved():
+        world.forgets()
     world.slurm.controller.end("slurmctld", by=signal.SIGKILL)
     return world.slurm.start_controller
 
@@ -242,6 +265,7 @@ FAULTS: Mapping[str, Callable[[SlurmWorld, random.Random], Undo]] = {
     "follower frozen": freeze_follower,
     "controller stopped": stop_controller,
     "controller killed": kill_controller,
+    "controller killed unsaved": kill_forgetful_controller,
     "controller frozen": freeze_controller,
     "slurmd killed": kill_slurmd,
     "slurmd frozen": freeze_slurmd,

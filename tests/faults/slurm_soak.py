@@ -100,7 +100,10 @@ def _wait(seconds: float) -> None:
 
 
 def one_world(options: argparse.Namespace, number: int, out: Path) -> None:
-    """Run this world's share of the seeds. A new world replaces one with a violation."""
+    """Run this world's share of the seeds.
+
+    A new world replaces one with a violation, and one whose controller has lost a state that it had not yet written.
+    """
     stop_at = time.monotonic() + options.minutes * 60
     seeds = list(range(options.seed + number, options.seed + options.runs, options.worlds))
     names = options.faults.split(",") if options.faults else list(FAULTS)
@@ -120,6 +123,7 @@ def one_world(options: argparse.Namespace, number: int, out: Path) -> None:
                     (out / f"seed-{run.seed}.log").write_bytes(world.trigger.log.read_bytes())
                     log = world.slurm.folder / "log" / "slurmctld.log"
                     (out / f"seed-{run.seed}.slurmctld").write_bytes(log.read_bytes())
+                if run.violations or world.has_forgotten:
                     break
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import os
 import re
 import signal
@@ -34,8 +35,11 @@ from tests.faults.processes import stat_of
 from tests.faults.world import OVER, PATIENCE, TriggerProcess
 
 POOL = "hpc"
-#: Programs of a node that belong to no job.
-DAEMONS = {"slurmd", "sshd", "munged", "slurmctld", "sleep", "sh", "init"}
+#: Programs of a node that belong to no job. Slurm may leave the manager of a step on a node that was cut off.
+DAEMONS = {"slurmd", "slurmstepd", "sshd", "munged", "slurmctld", "sleep", "sh", "init"}
+#: Time after which a controller without an answer is started again, as an administrator does.
+CONTROLLER_PATIENCE_S = 45.0
+_JOB_LINE = re.compile(r"^\[([\d:.T-]+)\] .*JobId=\d", re.MULTILINE)
 _SUBMISSION = re.compile(r"_slurm_rpc_submit_batch_job: JobId=(\d+)")
 CONF = {
     "KillWait": 3,
@@ -86,6 +90,9 @@ class SlurmWorld:
         for folder in (self.shared, self.witness):
             folder.mkdir(mode=0o755)
         self.numbers = 0
+        #: The controller has lost what it knew of a job. Further runs need another world.
+        self.has_forgotten = False
+        self._asked_at = self._answered_at = time.monotonic()
         self._expected: dict[int, tuple[str, ...]] = {}
         self.goals: dict[int, tuple[int, int]] = {}
         self.options = {
@@ -167,6 +174,39 @@ class SlurmWorld:
         events = self.store.events.of_attempt(view.attempt_id, kinds=("report",))
         return max((event.body["step"] for event in events), default=0)
 
+    def is_state_saved(self) -> bool:
+        """Return whether the file that Slurm's controller reads at its start is newer than its last line of a job."""
+        times = _JOB_LINE.findall((self.slurm.folder / "log" / "slurmctld.log").read_text(errors="replace"))
+        with contextlib.suppress(FileNotFoundError):
+            saved_at = (self.slurm.folder / "state" / "job_state").stat().st_mtime
+            return not times or datetime.datetime.fromisoformat(times[-1]).timestamp() + 0.1 < saved_at
+        return not times
+
+    def forgets(self) -> None:
+        """Allow what follows from a lost state: Slurm cancels the job that was given a number of a lost one."""
+        self.has_forgotten = True
+        for trial in self.goals:
+            if not self.over(trial):
+                self.may_end(trial, "killed")
+
+    def _restart_silent_controller(self) -> None:
+        now = time.monotonic()
+        if now < self._asked_at + 5:
+            return
+        self._asked_at = now
+        if self.slurm.run("scontrol", "ping", check=False, timeout_s=30).returncode == 0:
+            self._answered_at = now
+        elif not self.slurm.controller.daemon("slurmctld") or now - self._answered_at > CONTROLLER_PATIENCE_S:
+            self.slurm.controller.end("slurmctld", by=signal.SIGKILL)
+            self.slurm.start_controller()
+            self._answered_at = time.monotonic()
+
+    def _is_queue_empty(self) -> bool:
+        if self.has_forgotten and not self.jobs():
+            # An ended job that the controller has taken for a running one at its start.
+            self.slurm.run("scancel", "--user=root", check=False)
+        return not self.known_jobs()
+
     def until(self, condition: Any, what: str, timeout_s: float = 60.0) -> Any:
         """Return the first true value of a condition."""
         try:
@@ -189,7 +229,8 @@ class SlurmWorld:
                 line, state = _command(pid), stat_of(pid)
                 if not line or state is None or state.state in "ZX":
                     continue
-                program = os.path.basename(line[0]).rstrip(":")
+                # slurmstepd and sshd write what they do behind their name.
+                program = os.path.basename(line[0].partition(" ")[0]).rstrip(":")
                 if program not in DAEMONS and word in " ".join(line):
                     found.append((pid, name))
         return found
@@ -241,12 +282,17 @@ class SlurmWorld:
 
     def settle(self, trials: list[int]) -> float:
         """Wait until the trials have ended and nothing of them is left, and return how long that took."""
-        begun = time.monotonic()
+        begun = self._answered_at = time.monotonic()
+
+        def is_over(trial_id: int) -> bool:
+            self._restart_silent_controller()
+            return self.over(trial_id)
+
         for trial_id in trials:
-            self.until(lambda trial_id=trial_id: self.over(trial_id), f"the end of trial {trial_id}", 60)
+            self.until(lambda trial_id=trial_id: is_over(trial_id), f"the end of trial {trial_id}", 60)
         ended_s = time.monotonic() - begun
         self.until(self._recovered, "free slots and the end of all jobs in the store", 30)
-        self.until(lambda: not self.known_jobs(), "an empty queue", 25)
+        self.until(self._is_queue_empty, "an empty queue", 25)
         self.until(lambda: not self.processes(), "the end of every process", 10)
         return ended_s
 

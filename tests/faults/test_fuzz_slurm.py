@@ -8,6 +8,7 @@ import pytest
 
 from testbed.netns import missing as no_hosts
 from testbed.slurm import missing as no_slurm
+from tests.faults.slurm_faults import FAULTS
 from tests.faults.slurm_soak import one_run
 from tests.faults.slurm_world import SlurmWorld
 
@@ -25,7 +26,8 @@ def world(request: pytest.FixtureRequest) -> Iterator[SlurmWorld]:
 
 @pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(300, 340))])
 def test_a_fuzzed_run_leaves_no_violation(world: SlurmWorld, seed: int) -> None:
-    run = one_run(world, seed)
+    # Runs of one world: none may make the controller forget what the next one needs.
+    run = one_run(world, seed, [name for name in FAULTS if name != "controller killed unsaved"])
     assert run.violations == (), run.notes
 
 
