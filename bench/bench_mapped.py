@@ -1,5 +1,8 @@
 """Mapped trials through a real scheduler, beside Airflow's own tasks, Optuna and Ray Tune.
 
+First script: from the trigger of the DAG run of a search to the first line of its first script, beside two tasks of
+Airflow of which one depends on the other.
+
 Search: 20 trials that sleep a second, on 2 slots, from the trigger of the DAG run to its end. Optuna starts a process
 per trial and Ray Tune an actor, from the start of their interpreter to its end. In the second row each trial imports
 PyTorch. In the third row a task runs ten of the trials.
@@ -20,10 +23,11 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from bench.framework.measuring import Run
+from bench.framework.measuring import Run, in_turn
 from bench.framework.peers import PeerError
 from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
 from testbed.standalone import Standalone
@@ -150,8 +154,33 @@ def search(run: Run, airflow: Standalone) -> None:
     run.add(IN_TASKS, "2 slots without any gap", 120)
 
 
+def first_script(run: Run, airflow: Standalone, starts: Path) -> None:
+    """Add the rows of the first script: seconds from the trigger of a DAG run."""
+    count = run.size(20, 4)
+
+    def ours() -> float:
+        starts.write_text("")
+        began_at = time.time()
+        dag_run(airflow, "bench_search", count)
+        return min(map(float, starts.read_text().split())) - began_at
+
+    def bare() -> float:
+        began_at = time.time()
+        run_id = airflow.trigger("bench_bare")
+        assert airflow.wait("bench_bare", run_id) == "success"
+        ended_at = airflow.task("bench_bare", run_id, "second")["end_date"]
+        return datetime.fromisoformat(ended_at).timestamp() - began_at
+
+    sides = {"ours": ours, BARE: bare}
+    for number in range(run.rounds):
+        taken = {side: sides[side]() for side in in_turn(sides, number)}
+        for side, value in taken.items():
+            run.add("first script", side, value)
+        run.add("first script, later", "ours", taken["ours"] - taken[BARE])
+
+
 def measure(run: Run) -> None:
-    home, dags, times = run.folder / "home", run.folder / "dags", run.folder / "times"
+    home, dags, times, starts = (run.folder / name for name in ("home", "dags", "times", "starts"))
     for one in (home, dags, dags / "code"):
         one.mkdir()
     shutil.copy(HERE / "mapped_dags.py", dags)
@@ -159,6 +188,7 @@ def measure(run: Run) -> None:
     times.touch()
     environment = {
         "BENCH_MAPPED_TIMES": str(times),
+        "BENCH_MAPPED_STARTS": str(starts),
         # As installed: each task is a process, whose time would mostly be recompiling the package.
         "PYTHONDONTWRITEBYTECODE": "",
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
@@ -172,9 +202,10 @@ def measure(run: Run) -> None:
         command = [sys.executable, "-m", "airflow", "dtrain", "hosts", "add", "local", "--slots", f"cpu:{SLOTS}"]
         subprocess.run(command, env=airflow.environment, check=True, capture_output=True, timeout=300)
         # The first runs include one-time work.
-        for dag_id in ("bench_waits", "bench_search"):
+        for dag_id in ("bench_waits", "bench_search", "bench_bare"):
             dag_run(airflow, dag_id, 1)
         times.write_text("")
+        first_script(run, airflow, starts)
         search(run, airflow)
         share(run, airflow, times)
     finally:
@@ -183,13 +214,27 @@ def measure(run: Run) -> None:
 
 SLOTS = 2
 TRIALS, WAITS, SEVERAL = "trials", "tasks that only wait", "trials, 20 per task"
-IN_TASKS = "search in tasks of ten"
+IN_TASKS, BARE = "search in tasks of ten", "two dependent tasks"
 SEARCH = {"ours": OURS, "Optuna": PEER, "Ray Tune": PEER, "2 slots without any gap": LIMIT}
 SHARE = {TRIALS: OURS, WAITS: LIMIT, SEVERAL: OURS}
 PHASES = {"execute": OURS, "execute_complete": OURS}
 BENCH = Bench(
     what="Mapped trials in a real Airflow",
     rows=(
+        Row(
+            name="first script",
+            what="From the trigger of a search to the start of its first script, and to the end of two dependent tasks",
+            unit="s",
+            sides={"ours": OURS, BARE: LIMIT},
+            base=BARE,
+        ),
+        Row(
+            name="first script, later",
+            what="The difference in each round",
+            unit="s",
+            sides={"ours": OURS},
+            goals=(Goal(side="ours", at_most=1.5),),
+        ),
         Row(
             name="search",
             what="20 trials of a second on 2 slots, end to end",

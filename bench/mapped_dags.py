@@ -16,6 +16,7 @@ from airflow_provider_dtrain.operators.search import PlanTrialsOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
 TIMES = Path(os.environ.get("BENCH_MAPPED_TIMES", os.devnull))
+STARTS = os.environ.get("BENCH_MAPPED_STARTS", os.devnull)
 #: The time that the provider's trigger waits before its first event.
 WAIT = timedelta(seconds=12)
 #: As large as a trial's result.
@@ -85,11 +86,28 @@ for dag_id, arguments, slots in (
     ("bench_search_torch", "1 torch", 1),
 ):
     with DAG(dag_id, schedule=None, params={"count": 1, "per_task": 1}):
-        config = CONFIG.replace("NAME", dag_id).replace("ARGUMENTS", arguments).replace("SLOTS", str(slots))
+        config = (
+            CONFIG.replace("NAME", dag_id)
+            .replace("STARTS", STARTS)
+            .replace("ARGUMENTS", arguments)
+            .replace("SLOTS", str(slots))
+        )
         plan = PlanTrialsOperator(task_id="plan", config=config)
         # Its times are read after a run of bench_trials only.
         operator = TimedTrial if dag_id == "bench_trials" else TrialOperator
         operator.partial(task_id="trial", deferrable=True).expand(trial=plan.output)
+
+with DAG("bench_bare", schedule=None):
+
+    @task
+    def first() -> None:
+        """Do nothing."""
+
+    @task
+    def second() -> None:
+        """Do nothing."""
+
+    first() >> second()
 
 with DAG("bench_waits", schedule=None, params={"count": 1}):
 
