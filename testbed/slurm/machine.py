@@ -96,7 +96,7 @@ class Machine:
 
     def daemon(self, program: str) -> int:
         """Return the pid outside of a program inside, 0 when it is not running."""
-        pids = (pid for pid in self.pids() if _arguments(pid)[:1] and Path(_arguments(pid)[0]).name == program)
+        pids = (pid for pid in self.pids() if any(Path(one).name == program for one in _arguments(pid)[:1]))
         return min(pids, default=0)
 
     def end(self, program: str, *, by: signal.Signals = signal.SIGTERM) -> None:

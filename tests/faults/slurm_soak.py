@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def one_run(world: SlurmWorld, seed: int, names: Sequence[str] = tuple(FAULTS), 
         found = violations(world, trials)
     except Exception as error:
         recovery_s, found = -1.0, [f"did not settle: {error!r}"]
+        notes.append(traceback.format_exc())
     return Run(seed, chosen, tuple(found), recovery_s, time.monotonic() - begun, notes)
 
 
