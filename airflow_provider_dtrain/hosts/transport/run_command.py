@@ -64,8 +64,8 @@ def unfinished(host: str, timeout_s: float) -> HostUnreachableError:
     """Return the error for a command that exceeded its deadline."""
     return HostUnreachableError(
         host,
-        f"A command on host '{host}' had not ended after {timeout_s:g} s. The host is overloaded, its disk hangs, "
-        f"or the connection was cut. Check it with: airflow dtrain hosts probe {host}",
+        f"A command on host '{host}' had not ended after {timeout_s:g} s. The host is overloaded, its disk or a "
+        f"script of the login hangs, or the connection was cut. Check it with: airflow dtrain hosts probe {host}",
     )
 
 
