@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import html
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from sphinx.search.en import SearchEnglish
 from sphinx.util.docutils import SphinxDirective
 
 project = "airflow-provider-dtrain"
@@ -75,9 +78,37 @@ def _add_mermaid(app: Any, page: str, template: str, context: dict[str, Any], do
         app.add_js_file(None, body=_START)
 
 
+def _sections(document: nodes.document) -> Iterator[tuple[str, str, str]]:
+    """Yield anchor, heading and stems of each section, without its subsections. The first anchor is empty."""
+    language = SearchEnglish({})
+    for number, section in enumerate(document.findall(nodes.section)):
+        heading = next(iter(section.findall(nodes.title)), nodes.title()).astext()
+        own = (part for part in section.children if not isinstance(part, nodes.section | nodes.raw))
+        words = language.split(" ".join(part.astext() for part in own).lower())
+        stems = dict.fromkeys(language.stem(word) for word in words)
+        yield section["ids"][0] if number else "", heading, " ".join(stems)
+
+
+def _write_sections(app: Any, error: Exception | None) -> None:
+    """Write the words of each section, which Sphinx's index has only for whole pages. scorer.js reads them."""
+    if error or app.builder.format != "html":
+        return
+    found = {page: list(_sections(app.env.get_doctree(page))) for page in sorted(app.env.found_docs)}
+    text = f"const SECTIONS = {json.dumps(found, separators=(',', ':'), ensure_ascii=False)};\n"
+    (Path(app.outdir) / "_static" / "sections.js").write_text(text, encoding="utf-8")
+
+
+def _add_sections(app: Any, page: str, template: str, context: dict[str, Any], document: nodes.document | None) -> None:
+    """Load the words of the sections on the page of the search."""
+    if page == "search":
+        app.add_js_file("sections.js")
+
+
 def setup(app: Any) -> dict[str, bool]:
-    """Register the diagrams."""
+    """Register the diagrams, and the words of the sections for the search."""
     app.add_directive("mermaid", Mermaid)
     app.connect("html-page-context", _add_mermaid)
+    app.connect("html-page-context", _add_sections)
+    app.connect("build-finished", _write_sections)
     app.add_js_file(None, body=_SCROLL)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

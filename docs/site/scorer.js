@@ -1,5 +1,6 @@
 // Sphinx finds only the pages that have every word, and orders most of them by title. Here a page needs most of the words,
-// where a rare word counts more than a frequent one, and words in one heading count again: the result leads to it.
+// where a rare word counts more than a frequent one. Words of one section count again, those of its heading twice more:
+// the result leads to the best section. SECTIONS has the words of each one: [anchor, heading, stems].
 // Pages for users rank above those for developers, which contain every word.
 const FOR_DEVELOPERS = /^(decisions|project)\/|^(architecture|benchmarks|host-protocol|gpu-report)$/;
 const NEEDED_SHARE = 0.6;
@@ -18,37 +19,38 @@ var Scorer = {
 // searchtools.js is loaded before this file.
 const pagesWith = Search.performTermsSearch;
 Search.performTermsSearch = (words, excluded) => {
-  const { docnames, titles, alltitles } = Search._index;
+  const { docnames, titles } = Search._index;
   const weights = new Map();
   const pages = new Map();
   for (const word of words) {
     const hits = pagesWith(new Set([word]), excluded);
     if (hits.length) weights.set(word, Math.log(1 + docnames.length / hits.length));
     for (const hit of hits) {
-      if (!pages.has(hit[0])) pages.set(hit[0], { hit, text: 0, heading: 0 });
+      if (!pages.has(hit[0])) pages.set(hit[0], { hit, text: 0, section: 0 });
       pages.get(hit[0]).text += weights.get(word);
     }
   }
   const sum = (chosen) => [...weights].reduce((all, [word, weight]) => (chosen(word) ? all + weight : all), 0);
   const whole = sum(() => true);
   const stemmer = new Stemmer();
-  for (const [title, places] of Object.entries(alltitles)) {
-    const stems = new Set(splitQuery(title.toLowerCase()).map((word) => stemmer.stemWord(word)));
-    const heading = sum((word) => stems.has(word));
-    for (const [file, id] of places) {
-      const page = pages.get(docnames[file]);
-      if (!page || heading <= page.heading) continue;
-      page.heading = heading;
-      if (id === null || titles[file] === title || heading < NEEDED_SHARE * whole) continue;
-      page.hit[1] = `${titles[file]} > ${title}`;
-      page.hit[2] = `#${id}`;
+  for (const [name, page] of pages) {
+    for (const [anchor, heading, stems] of SECTIONS[name] ?? []) {
+      const own = new Set(stems.split(" "));
+      const text = sum((word) => own.has(word));
+      const titled = new Set(splitQuery(heading.toLowerCase()).map((word) => stemmer.stemWord(word)));
+      const section = text + 2 * sum((word) => titled.has(word));
+      if (section <= page.section) continue;
+      page.section = section;
+      const leads = anchor && text >= NEEDED_SHARE * whole;
+      page.hit[1] = leads ? `${titles[docnames.indexOf(name)]} > ${heading}` : titles[docnames.indexOf(name)];
+      page.hit[2] = leads ? `#${anchor}` : "";
     }
   }
   const best = Math.max(0, ...[...pages.values()].map(({ text }) => text));
   return [...pages.values()]
     .filter(({ text }) => text >= Math.min(best, NEEDED_SHARE * whole))
-    .map(({ hit, text, heading }) => {
-      hit[4] = Math.round((100 * (text + 2 * heading)) / whole);
+    .map(({ hit, text, section }) => {
+      hit[4] = Math.round((100 * (text + section)) / whole);
       return hit;
     });
 };

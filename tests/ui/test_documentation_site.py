@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,50 @@ QUESTIONS = {
     "retrain when new data arrives": "faq",
     "save checkpoints to s3": "training/checkpoints",
 }
+
+#: Question of a new user, as typed -> heading to which the first result leads, and the end of the answer below it.
+#: docs/decisions/0125-the-search-of-the-site-ranks-sections.md has the figures. `-s` shows them.
+FIRST_RESULTS = {
+    "job hangs at init_process_group on 2 nodes": (
+        "faq.html#my-training-hangs-at-init-process-group-or-in-a-collective-nccl-timeout-where",
+        "the task log names both.",
+    ),
+    "how do I give a trial more GPUs": (
+        "faq.html#how-do-i-give-a-trial-more-gpus-or-4-gpus-on-one-machine",
+        "a slot is a GPU.",
+    ),
+    "resume after the host rebooted": (
+        "faq.html#does-a-restart-of-airflow-or-a-reboot-of-a-host-end-my-trainings",
+        "from their latest checkpoints.",
+    ),
+    "how to run without SSH as root": (
+        "faq.html#can-it-run-without-root-and-without-ssh-as-root",
+        "needs root or sudo.",
+    ),
+    "use my own docker container": (
+        "faq.html#how-do-i-use-my-own-container-image-docker-podman-apptainer",
+        "podman, docker or apptainer.",
+    ),
+    "trial uses wrong network interface": (
+        "faq.html#nccl-or-gloo-uses-the-wrong-network-interface-how-do-i-choose-another-one",
+        "Set network_interface: eth1 in the configuration",
+    ),
+    "limit how many GPUs a team takes": (
+        "faq.html#how-do-i-limit-how-many-gpus-a-team-may-use-quota",
+        "no quota per user or team in a shared pool.",
+    ),
+    "run the same DAG on Slurm": ("slurm.html", "is the only line that differs."),
+    "how do I export metrics": (
+        "faq.html#how-do-i-export-metrics-to-prometheus-grafana-or-a-file",
+        "trials metrics TRIAL --csv",
+    ),
+    "upgrade without losing running trials": (
+        "upgrade.html#upgrade-without-losing-running-trials",
+        "airflow dtrain maintenance end.",
+    ),
+}
+#: A user reads 240 words per minute and types 5 characters per second. The answer must be there within a minute.
+WORDS_PER_S, CHARACTERS_PER_S, ANSWER_S = 4, 5, 60
 
 #: The latest one for Node.js 20, and pages of each kind. `-s` shows the scores.
 LIGHTHOUSE, SCORE = "lighthouse@12.8.2", 95
@@ -137,6 +182,37 @@ def test_a_question_typed_into_the_search_finds_its_page_among_the_first_three(
     found = [str(link.get_attribute("href")).split("#")[0].split("?")[0] for link in links.all()]
     pages = list(dict.fromkeys(found))
     assert f"{QUESTIONS[question]}.html" in pages[:3], pages[:8]
+
+
+#: Words from a heading, or from the top of a page, to the end of an answer. Null without that answer.
+WORDS_TO_ANSWER = """([anchor, answer]) => {
+  const start = anchor ? document.getElementById(anchor) : document.querySelector("article");
+  const text = start.innerText.replace(/\\s+/g, " ");
+  const at = text.indexOf(answer);
+  return at < 0 ? null : text.slice(0, at + answer.length).split(" ").length;
+}"""
+
+
+@pytest.mark.parametrize("question", FIRST_RESULTS)
+def test_a_new_user_finds_the_answer_within_a_minute(page: Page, address: str, question: str) -> None:
+    place, answer = FIRST_RESULTS[question]
+    page.goto(f"{address}/index.html")
+    began = time.monotonic()
+    field = page.get_by_role("textbox", name="Search").first
+    field.click()
+    field.fill(question)
+    field.press("Enter")
+    first = page.locator("#search-results ul.search > li").first
+    first.locator(".context").wait_for()
+    listed = len(first.inner_text().split())
+    first.locator("a").first.click()
+    page.wait_for_url(lambda url: url.removeprefix(f"{address}/") == place)
+    words = page.evaluate(WORDS_TO_ANSWER, [place.partition("#")[2], answer])
+    browser_s = time.monotonic() - began
+    assert words is not None, f"{place} does not say: {answer}"
+    seconds = len(question) / CHARACTERS_PER_S + browser_s + (listed + words) / WORDS_PER_S
+    print(f"| {question} | {place} | 2 clicks, Enter | {listed} + {words} | {browser_s:.1f} | {seconds:.0f} |")
+    assert seconds < ANSWER_S
 
 
 def test_the_site_works_from_files_without_a_server(chrome: Browser, address: str) -> None:
