@@ -207,9 +207,9 @@ def _refuse_unknown(found: str | None) -> None:
     if found not in {script.revision for script in scripts.walk_revisions()}:
         raise StoreNotMigratedError(
             f"The store has schema {found}, but this version of airflow-provider-dtrain knows {HEAD}. If a newer "
-            "version created the store, upgrade the provider here. A store from before the first release cannot be "
-            "migrated: move it away, or name an empty database in [dtrain] sql_alchemy_conn, and then create it "
-            "anew: airflow dtrain db migrate"
+            "version migrated the store, upgrade the provider here, or restore the backup of the store from before. "
+            "A store from before the first release cannot be migrated: move it away, or name an empty database in "
+            "[dtrain] sql_alchemy_conn, and then create it anew: airflow dtrain db migrate"
         )
 
 
