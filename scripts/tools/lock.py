@@ -10,6 +10,7 @@ that a build for another accelerator, or another interpreter's copy, can be used
 
 from __future__ import annotations
 
+import argparse
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -63,11 +64,12 @@ def below(distribution: metadata.Distribution, extras: frozenset[str]) -> list[t
 
 def main() -> None:
     """Write the file."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     versions = closure(roots())
     head = (
         "# Versions with which the tests passed. Written by scripts/tools/lock.py; PyTorch is installed separately.\n"
     )
-    TARGET.write_text(head + "".join(f"{name}=={versions[name]}\n" for name in sorted(versions)))
+    TARGET.write_text(head + "".join(sorted(f"{name}=={version}\n" for name, version in versions.items())))
     print(f"{TARGET.relative_to(ROOT)}: {len(versions)} packages")
 
 

@@ -5,10 +5,10 @@ The pages' TypeScript types are generated from this file.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import pkgutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,9 @@ def text() -> str:
 
 def main() -> int:
     """Write the document. With --check, only return 1 when it is out of date."""
-    if "--check" in sys.argv:
+    parser = argparse.ArgumentParser(description="Writes the OpenAPI document of the API.")
+    parser.add_argument("--check", action="store_true", help="only exit with 1 if it is out of date")
+    if parser.parse_args().check:
         return int(not DOCUMENT.is_file() or DOCUMENT.read_text() != text())
     DOCUMENT.parent.mkdir(exist_ok=True)
     DOCUMENT.write_text(text())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from airflow_provider_dtrain.get_provider_info import get_provider_info
@@ -31,7 +31,9 @@ def page() -> str:
 
 def main() -> int:
     """Write the page. With --check, only return 1 when it is out of date."""
-    if "--check" in sys.argv:
+    parser = argparse.ArgumentParser(description="Writes the page of the options of [dtrain].")
+    parser.add_argument("--check", action="store_true", help="only exit with 1 if it is out of date")
+    if parser.parse_args().check:
         return int(PAGE.read_text() != page())
     PAGE.write_text(page())
     return 0

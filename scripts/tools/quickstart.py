@@ -5,6 +5,7 @@ Section 7 needs a second machine, and section 8 the trial of section 7. All othe
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -292,6 +293,7 @@ def run(block: Block, terminals: Terminals) -> None:
 
 def main() -> int:
     """Run the page and return the exit code."""
+    argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__).parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupted)
     folder = Path(tempfile.mkdtemp(prefix="dtrain-quickstart-"))
