@@ -25,6 +25,10 @@ class ExperimentSummary:
     dag_id: str
     run_id: str
     state: ExperimentState
+    #: True: none of its trials runs, and no set of the pool's hosts can serve those that wait, as of the last pass.
+    never_fits: bool
+    #: Why its oldest request can never be served.
+    reason: str | None
     #: Control request of a user that is in force.
     control_request: ControlRequest | None
     #: Name of the searcher; None: its only trial was submitted without one.

@@ -23,6 +23,8 @@ class Run:
     #: Display name of the experiment, else its name.
     experiment: str
     state: TrialState
+    #: As of a trial in its list.
+    never_fits: bool
     #: One for each column, None where there is no value. NaN and infinities are their names.
     values: list[Any]
 

@@ -40,6 +40,8 @@ class TrialSummary:
     archived: bool
     task: TaskRef
     state: TrialState
+    #: True: it waits, and no set of the pool's hosts can serve it, as of the last pass.
+    never_fits: bool
     #: The state with the place in the queue, or the fact that the follower is gone.
     state_text: str
     #: Why it waits, why it has ended early, or why it no longer counts.

@@ -12,8 +12,10 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle.states import ExperimentState, TrialState
 from airflow_provider_dtrain.store.database.rows import record_of
-from airflow_provider_dtrain.store.database.tables import configs, experiments, searches, trials
+from airflow_provider_dtrain.store.database.tables import allocations, configs, experiments, searches, trials
+from airflow_provider_dtrain.store.queue.queue_rows import NEVER_FITS
 from airflow_provider_dtrain.store.records.searches import ExperimentView
+from airflow_provider_dtrain.store.run_table.fact_columns import REPLACED
 
 _NEWEST = (
     sa.select(sa.func.max(searches.c.generation))
@@ -48,6 +50,35 @@ STATE = sa.case(
     ),
     else_=experiments.c.state,
 )
+#: As :data:`IS_CURRENT`, without a join.
+_IS_LATEST = sa.not_(REPLACED)
+#: Requests that can never be served, by experiment: their number and the oldest one.
+_NEVER_FITTING = (
+    sa.select(
+        trials.c.experiment_id,
+        sa.func.count().label("trials"),
+        sa.func.min(allocations.c.id).label("oldest"),
+    )
+    .select_from(allocations.join(trials, trials.c.id == allocations.c.trial_id))
+    .where(NEVER_FITS, trials.c.state == TrialState.QUEUED, _IS_LATEST)
+    .group_by(trials.c.experiment_id)
+    .subquery("never_fitting")
+)
+_IS_OPEN = trials.c.state.in_((TrialState.QUEUED, TrialState.RUNNING))
+_OPEN_TRIALS = (
+    sa.select(sa.func.count())
+    .select_from(trials)
+    .where(trials.c.experiment_id == _NEVER_FITTING.c.experiment_id, _IS_OPEN, _IS_LATEST)
+    .correlate(_NEVER_FITTING)
+    .scalar_subquery()
+)
+#: Experiments that cannot run: none of their trials runs, and no set of the pool's hosts can serve one that waits. With
+#: the reason of the oldest request.
+CANNOT_RUN: sa.Select[Any] = (
+    sa.select(_NEVER_FITTING.c.experiment_id, allocations.c.reason)
+    .join(allocations, allocations.c.id == _NEVER_FITTING.c.oldest)
+    .where(_NEVER_FITTING.c.trials == _OPEN_TRIALS)
+)
 _MAY_BE_BEST = (
     trials.c.cleared_at.is_(None), trials.c.best_metric.is_not(None), trials.c.state.not_in(("errored", "killed")),
 )  # fmt: skip
@@ -62,6 +93,15 @@ def _of_its_trials(function: Callable[[sa.ColumnElement[float]], sa.ColumnElemen
 #: Best metric of the trials of a search, None while there is none.
 BEST_METRIC = sa.case((searches.c.smaller_is_better, _of_its_trials(sa.func.min)), else_=_of_its_trials(sa.func.max))
 _SEARCHER = configs.c.document["searcher"].label("searcher")
+
+
+def reasons_of_stuck(conn: Connection, views: Sequence[ExperimentView]) -> dict[int, str]:
+    """Return the reasons of the experiments that cannot run, see :data:`CANNOT_RUN`."""
+    ids = [one.experiment_id for one in views if one.trials.get("queued") and not one.trials.get("running")]
+    if not ids:
+        return {}
+    rows = conn.execute(CANNOT_RUN.where(_NEVER_FITTING.c.experiment_id.in_(ids)))
+    return {row.experiment_id: row.reason for row in rows}
 
 
 def experiment_views(

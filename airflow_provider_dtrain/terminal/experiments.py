@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.follower_text import CANNOT_RUN
 from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE
 from airflow_provider_dtrain.core.search.value_text import value_text
 from airflow_provider_dtrain.resources.experiments import ExperimentFilter
@@ -62,9 +63,9 @@ def _short(one: ExperimentSummary) -> dict[str, Any]:
 
 
 def state_text(one: ExperimentSummary) -> str:
-    """Return the state of an experiment with the control request of a user that is in force."""
+    """Return the state of an experiment with the control request of a user that is in force, or that it cannot run."""
     if one.state not in EXPERIMENT_LIVE or one.control_request is None:
-        return one.state
+        return f"{one.state}, {CANNOT_RUN}" if one.never_fits else one.state
     if one.control_request == "pause":
         return "running, pauses" if one.trials.get("running") else "paused"
     return f"{one.state}, {'stops' if one.control_request == 'stop' else 'is killed'}"
@@ -99,6 +100,7 @@ def _described(one: ExperimentDetail) -> dict[str, Any]:
         "dag_run": one.run_id,
         "method": one.method,
         "state": state_text(one),
+        "reason": one.reason,
         "trials": one.trials,
         "metric": one.metric,
         "smaller_is_better": None if one.metric is None else one.smaller_is_better,

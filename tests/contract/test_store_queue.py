@@ -16,9 +16,12 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.store.database.tables import allocation_slots
+from airflow_provider_dtrain.store.queries.experiments import experiment_detail, experiment_page
 from airflow_provider_dtrain.store.queries.gangs import gang_page
 from airflow_provider_dtrain.store.queries.rights import AllRights
-from airflow_provider_dtrain.store.records.pages import QueueQuery
+from airflow_provider_dtrain.store.queries.runs import RunSelection, condition, run_page
+from airflow_provider_dtrain.store.queries.trials import trial_detail, trial_page
+from airflow_provider_dtrain.store.records.pages import ExperimentQuery, QueueQuery, TrialQuery
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
@@ -72,8 +75,60 @@ def test_what_can_never_run_is_refused_and_leaves_nothing(store, submit):
 
 
 def never_fitting(store: Store) -> set[int | None]:
-    """Return the trials that the queue shows as such that can never run."""
-    return {one.trial_id for one in gang_page(store, AllRights(), QueueQuery(limit=None)).rows if one.never_fits}
+    """Return the trials that queue, lists and filters show as such that can never run: they agree."""
+    every = AllRights()
+    listed = trial_page(store, every, TrialQuery()).rows
+    filtered = trial_page(store, every, TrialQuery(where=condition("never_fits = true"))).rows
+    shown = [
+        {one.trial_id for one in gang_page(store, every, QueueQuery(limit=None)).rows if one.never_fits},
+        {one.trial_id for one in listed if one.never_fits},
+        {one.trial_id for one in listed if "cannot run" in one.state_text},
+        {one.trial_id for one in listed if trial_detail(store, every, one.trial_id).never_fits},
+        {one.trial_id for one in filtered},
+        {one.trial_id for one in run_page(store, every, RunSelection()).rows if one.never_fits},
+    ]
+    assert all(one == shown[0] for one in shown), shown
+    return shown[0]
+
+
+def stuck(store: Store) -> dict[int, str | None]:
+    """Return the experiments that cannot run with their reasons: list, page and filter agree."""
+    every = AllRights()
+    rows = experiment_page(store, every, ExperimentQuery()).rows
+    listed = {one.experiment_id: one.reason for one in rows if one.never_fits}
+    filtered = experiment_page(store, every, ExperimentQuery(never_fits=True))
+    assert filtered.total == len(listed)
+    assert {one.experiment_id for one in filtered.rows} == listed.keys()
+    assert all(experiment_detail(store, every, one).reason == reason for one, reason in listed.items())
+    return listed
+
+
+def test_an_experiment_cannot_run_if_none_of_its_trials_can(store, submit, start):
+    store.hosts.add(host("h1", 8))
+    unseen = store.experiment_table.version()
+    wide = [submit(experiment_name="wide", slots=12, on_unplaceable="wait") for _ in range(2)]
+    mixed = submit(experiment_name="mixed", slots=12, on_unplaceable="wait")
+    small = submit(experiment_name="mixed", slots=2)
+    watches = {one.attempt_id: store.attempts.watch(one.attempt_id, watcher="me") for one in (*wide, mixed)}
+    before = store.experiment_table.version()
+    assert before != unseen
+    store.queue.schedule("gpus")
+    assert store.experiment_table.version() != before
+    assert never_fitting(store) == {wide[0].trial_id, wide[1].trial_id, mixed.trial_id}
+    assert stuck(store).keys() == {wide[0].experiment_id}, "a trial of the other one runs"
+    assert "12 slots" in stuck(store)[wide[0].experiment_id]
+    # The last trial that could run ends: nothing goes on until there are other hosts.
+    watch = start(small)
+    store.attempts.end(small.attempt_id, watch, state="completed")
+    assert stuck(store).keys() == {wide[0].experiment_id, mixed.experiment_id}
+    # A paused request wants no slots now, and one that has ended none at all.
+    store.control.pause(mixed.trial_id, "ann")
+    assert stuck(store).keys() == {wide[0].experiment_id}
+    assert mixed.trial_id not in never_fitting(store)
+    for one in wide:
+        store.attempts.end(one.attempt_id, watches[one.attempt_id], state="errored", failure=FAILED)
+    assert stuck(store) == {}
+    assert never_fitting(store) == set()
 
 
 def test_a_request_that_no_host_can_serve_any_more_fails_its_waiter(store, submit):

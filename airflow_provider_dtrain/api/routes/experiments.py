@@ -25,6 +25,7 @@ router = APIRouter(route_class=StoreRoute, tags=["experiments"], responses=ERROR
 
 
 SortBy = Annotated[ExperimentOrder, Query()]
+NeverFits = Annotated[bool, Query(description="only those of which no request can be served by the pool's hosts")]
 Mine = Annotated[bool, Query(description="only those of the user of the request, whatever owner says")]
 
 
@@ -34,6 +35,7 @@ def experiments(
     q: Search = "",
     name: Annotated[Search, Query(description="part of the name alone")] = "",
     state: ExperimentState | None = None,
+    never_fits: NeverFits = False,
     dag_id: AirflowId | None = None,
     run_id: AirflowId | None = None,
     tag: TagFilter = None,
@@ -51,6 +53,7 @@ def experiments(
         text=q,
         name=name,
         state=state,
+        never_fits=never_fits,
         dag_id=dag_id,
         run_id=run_id,
         tags=tuple(tag or ()),
@@ -70,6 +73,7 @@ def experiments_csv(
     call: CallDep,
     q: Search = "",
     state: ExperimentState | None = None,
+    never_fits: NeverFits = False,
     dag_id: AirflowId | None = None,
     tag: TagFilter = None,
     owner: bounds.OwnerFilter = None,
@@ -83,6 +87,7 @@ def experiments_csv(
     query = ExperimentQuery(
         text=q,
         state=state,
+        never_fits=never_fits,
         dag_id=dag_id,
         tags=tuple(tag or ()),
         owner=call.access.name if mine else owner,

@@ -66,6 +66,7 @@ FACTS: Final[Mapping[str, Fact]] = {
     "started": _fact(Kind.TIME, "time at which its ranks ran first"),
     "ended": _fact(Kind.TIME, "time of the end"),
     "duration": _fact(Kind.NUMBER, "seconds from the first start to the end, or until now"),
+    "never_fits": _fact(Kind.FLAG, "it waits, and no set of the pool's hosts can serve it"),
     "replaced": _fact(Kind.FLAG, "its task was cleared, or its experiment was planned anew"),
 }
 

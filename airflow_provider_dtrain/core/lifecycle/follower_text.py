@@ -7,6 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_provider_dtrain.core.lifecycle.timing import HAND_OVER_MOST, SILENT_AFTER
 
+#: A request that no set of its pool's hosts can serve.
+CANNOT_RUN = "cannot run"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
@@ -38,16 +41,19 @@ def silence(seen_at: datetime | None, now: datetime, *, is_handed_over: bool) ->
     return Silence(since=seen_at, is_handed_over=is_handed_over, is_loss=is_loss)
 
 
-def state_text(state: str, position: int | None, *, paused: bool, silence: Silence) -> str:
+def state_text(state: str, position: int | None, *, paused: bool, never_fits: bool, silence: Silence) -> str:
     """Return a state for a table, with the place in the queue, or with the fact that the follower is gone.
 
     :param position: place among the waiting gangs; None: it does not wait
+    :param never_fits: True: it waits, and no set of hosts can serve it
     """
     if paused and state != "paused":
         state = f"{state}, paused"
+    if never_fits:
+        state = f"{state}, {CANNOT_RUN}"
     if silence.is_loss:
         return f"{state}, not followed"
-    return state if position is None or paused else f"{state} ({position}.)"
+    return state if position is None or paused or never_fits else f"{state} ({position}.)"
 
 
 def reason_text(reason: str | None, silence: Silence, *, waits: bool, paused: bool, trial_id: int | None) -> str | None:

@@ -450,6 +450,13 @@ allocations = sa.Table(
     sa.Column("recoverer", sa.Text),
     sa.Index("ix_allocations_pool_state", "pool", "state", "priority", "sequence"),
     sa.Index("ix_allocations_trial_id", "trial_id"),
+    # For lists of trials and experiments: nearly always empty, however long the queue is.
+    sa.Index(
+        "ix_allocations_never_fits",
+        "trial_id",
+        sqlite_where=sa.text("never_fits = 1 AND state = 'waiting'"),
+        postgresql_where=sa.text("never_fits AND state = 'waiting'"),
+    ),
     sqlite_autoincrement=True,
 )
 

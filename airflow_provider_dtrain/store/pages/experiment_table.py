@@ -18,11 +18,13 @@ from airflow_provider_dtrain.store.database.tables import attempts, experiments,
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.experiment_views import (
     BEST_METRIC,
+    CANNOT_RUN,
     IS_CURRENT,
     STATE,
     WITH_SEARCH,
     best_trial,
     experiment_views,
+    reasons_of_stuck,
 )
 from airflow_provider_dtrain.store.labels import labels_of
 from airflow_provider_dtrain.store.pages.experiment_version import RunningProgress, experiments_version
@@ -124,6 +126,7 @@ class ExperimentTable:
         running: Mapping[int, Sequence[TrialProgress]] | None = None,
     ) -> list[ExperimentEntry]:
         own = labels_of(conn, "experiment", [view.experiment_id for view in views])
+        cannot_run = reasons_of_stuck(conn, views)
         if running is None:
             ids = [view.experiment_id for view in views if view.trials.get("running")]
             running = self._progress.of(conn, ids, self.db.now())
@@ -133,6 +136,7 @@ class ExperimentTable:
                 labels=own.get(view.experiment_id, Labels()),
                 progress=_share(view.state, view.max_trials, view.trials, running.get(view.experiment_id, ())),
                 expected_end=self._expected_end(conn, view) or _latest_end(view, running.get(view.experiment_id, ())),
+                cannot_run=cannot_run.get(view.experiment_id),
             )
             for view in views
         ]
@@ -241,6 +245,8 @@ def _matching(query: ExperimentQuery) -> list[sa.ColumnElement[bool]]:
     where: list[sa.ColumnElement[bool]] = []
     if query.state is not None:
         where.append(STATE.in_([query.state]))
+    if query.never_fits:
+        where.append(experiments.c.id.in_(CANNOT_RUN.with_only_columns(CANNOT_RUN.selected_columns.experiment_id)))
     if query.dag_id is not None:
         where.append(experiments.c.dag_id == query.dag_id)
     if query.run_id is not None:

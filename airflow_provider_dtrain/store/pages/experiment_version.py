@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress, mean_share
 from airflow_provider_dtrain.store.database.filters import in_states
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, metrics, searches, tags, trials
-from airflow_provider_dtrain.store.experiment_views import WITH_SEARCH
+from airflow_provider_dtrain.store.experiment_views import CANNOT_RUN, WITH_SEARCH
 from airflow_provider_dtrain.store.places import PLACED
 from airflow_provider_dtrain.store.records.pages import PageVersion, page_version
 from airflow_provider_dtrain.store.trial_progress import TRIALS_MOST, progress_of_experiments
@@ -68,7 +68,7 @@ _LABELS = (
 _TAGS = (
     sa.select(tags.c.object_id, tags.c.tag).where(tags.c.kind == "experiment").order_by(tags.c.object_id, tags.c.tag)
 )
-
+_CANNOT_RUN = CANNOT_RUN.order_by(CANNOT_RUN.selected_columns.experiment_id)
 
 #: Running trials, with the newest report and attempt of the store: their progress changes with these only.
 _IS_RUNNING = sa.and_(in_states(["running"]), trials.c.cleared_at.is_(None))
@@ -120,7 +120,7 @@ def experiments_version(conn: Connection, running: Mapping[int, Sequence[TrialPr
     :param running: progress of running trials by experiment
     """
     every = conn.execute(_BY_DAG).all()
-    more = (conn.execute(one).all() for one in (_ROWS, _TRIALS, _LABELS, _TAGS, PLACED))
+    more = (conn.execute(one).all() for one in (_ROWS, _TRIALS, _LABELS, _TAGS, PLACED, _CANNOT_RUN))
     shares = {key: mean_share(of) for key, of in sorted(running.items())}
     progress = [(key, None if of is None else round(of, PROGRESS_DIGITS)) for key, of in shares.items()]
     return page_version(every, *more, progress, dags={row.dag_id for row in every})

@@ -60,9 +60,7 @@ class TrialTable:
 
         :raises UserError: a database cannot look up the name of the hyperparameter
         """
-        where = _matching(query)
-        if query.where is not None:
-            where.append(trials.c.id.in_(matching_ids(conn, query.where, self.db.now(), tuple(where))))
+        where = _matching(conn, query, self.db.now())
         total = int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*where)) or 0)
         ordered = _ids_in_order(conn, query, where)
         ids = list(conn.scalars(ordered.limit(query.limit).offset(query.offset)))
@@ -116,7 +114,7 @@ class TrialTable:
     @reads
     def figures(self, conn: Connection, query: TrialQuery) -> list[TrialFigures]:
         """Return the figures of the matching trials."""
-        ordered = _FIGURES.where(*_matching(query)).order_by(*_order(conn, query))
+        ordered = _FIGURES.where(*_matching(conn, query, self.db.now())).order_by(*_order(conn, query))
         return [_figures(row) for row in conn.execute(ordered.limit(query.limit).offset(query.offset)).all()]
 
     @reads
@@ -368,7 +366,7 @@ def current_trials(experiment_id: int | None) -> list[sa.ColumnElement[bool]]:
     return [trials.c.experiment_id == experiment_id, trials.c.cleared_at.is_(None), of_plan]
 
 
-def _matching(query: TrialQuery) -> list[sa.ColumnElement[bool]]:
+def _matching(conn: Connection, query: TrialQuery, now: datetime) -> list[sa.ColumnElement[bool]]:
     every = [] if query.experiment_id is None else [trials.c.experiment_id == query.experiment_id]
     where = every if query.with_replaced else current_trials(query.experiment_id)
     if query.experiment_id is None:
@@ -388,4 +386,6 @@ def _matching(query: TrialQuery) -> list[sa.ColumnElement[bool]]:
         of_number = trials.c.number == int(query.text) if digits else sa.false()
         found = contains(query.text, sa.cast(trials.c.hparams, sa.Text), *texts, number=trials.c.id)
         where.append(sa.or_(found, of_number))
+    if query.where is not None:
+        where.append(trials.c.id.in_(matching_ids(conn, query.where, now, tuple(where))))
     return where

@@ -134,6 +134,8 @@ def _summary(entry: ExperimentEntry, *, may_edit: bool) -> ExperimentSummary:
         dag_id=view.dag_id,
         run_id=view.run_id,
         state=view.state,
+        never_fits=entry.cannot_run is not None,
+        reason=entry.cannot_run,
         control_request=view.control_request,
         method=view.method,
         metric=view.metric,

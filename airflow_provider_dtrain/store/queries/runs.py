@@ -84,6 +84,7 @@ def run_page(store: Store, rights: Rights, selected: RunSelection, *, limit: int
             experiment_id=one.experiment_id,
             experiment=one.experiment,
             state=one.state,
+            never_fits=one.never_fits,
             values=[plain_data(value) for value in one.values],
         )
         for one in entries

@@ -198,6 +198,8 @@ def _summary(
     silence = Silence() if gang is None else store.queue_view.silence(gang)
     position = None if gang is None else place_of(gang, silence)
     waits = gang is not None and gang.state == "waiting"
+    # A trial that waits for its turn on a held gang has requested no slots.
+    never_fits = gang is not None and gang is entry.task and gang.never_fits
     result = view.result or {}
     hparams = view.hparams if view.is_drawn else None
     return TrialSummary(
@@ -215,7 +217,14 @@ def _summary(
         archived=view.archived,
         task=task_ref(view.key),
         state=view.state,
-        state_text=state_text(view.state, position, paused=gang is not None and gang.paused, silence=silence),
+        never_fits=never_fits,
+        state_text=state_text(
+            view.state,
+            position,
+            paused=gang is not None and gang.paused,
+            never_fits=never_fits,
+            silence=silence,
+        ),
         reason=_reason(entry, gang, silence, facts.units, waits=waits),
         position=position,
         expected=(gang.expected or None) if gang is not None and waits and not silence.is_loss else None,

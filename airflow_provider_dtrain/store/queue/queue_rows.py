@@ -78,9 +78,15 @@ IN_QUEUE = sa.and_(
     allocations.c.pool.in_(sa.select(pools.c.name)),
     sa.or_(IS_GANG, _HAS_ATTEMPT),
 )
+#: A request that no set of its pool's hosts can serve, as of the last pass. Passes do not consider a paused one. The
+#: state is no parameter, so that the databases choose the index of these requests.
+NEVER_FITS = sa.and_(
+    allocations.c.never_fits, allocations.c.state == sa.literal_column("'waiting'"), sa.not_(allocations.c.paused)
+)
 QUEUE: sa.Select[Any] = (
     sa.select(
-        *(column for column in allocations.c if column.name != "trial_id"),
+        *(column for column in allocations.c if column.name not in ("trial_id", "never_fits")),
+        NEVER_FITS.label("never_fits"),
         attempts.c.id.label("attempt_id"),
         attempts.c.number.label("attempt_number"),
         sa.func.coalesce(attempts.c.reason, "").label("attempt_reason"),

@@ -167,6 +167,8 @@ class ExperimentQuery:
     #: Part of the name from the configuration or of the display name; empty = all.
     name: str = ""
     state: ExperimentState | None = None
+    #: True: only those of which no trial runs, and no set of the pool's hosts can serve a request.
+    never_fits: bool = False
     dag_id: str | None = None
     run_id: str | None = None
     #: Experiments that have all of these.
@@ -210,6 +212,8 @@ class ExperimentEntry:
     progress: float | None
     #: From the durations of its ended trials, or from the progress of running ones; None = no estimate.
     expected_end: datetime | None
+    #: Why no set of the pool's hosts can serve its oldest request; None: a trial of it runs, or can run, or none waits.
+    cannot_run: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

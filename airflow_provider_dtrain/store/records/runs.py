@@ -64,6 +64,7 @@ class RunEntry:
     #: Display name.
     name: str | None
     state: TrialState
+    never_fits: bool
     #: None where there is no value.
     values: Sequence[Any]
 

@@ -444,7 +444,7 @@ class TaskView:
     seen_at: datetime | None = None
     #: True: a worker has handed it over, and no triggerer has taken it yet.
     is_handed_over: bool = False
-    #: True: no set of the pool's hosts can serve it, as of the last pass.
+    #: True: it waits, and no set of the pool's hosts can serve it, as of the last pass.
     never_fits: bool = False
 
     @property

@@ -19,6 +19,7 @@ from airflow_provider_dtrain.store.database.tables import (
     searches,
     trials,
 )
+from airflow_provider_dtrain.store.queue.queue_rows import NEVER_FITS
 
 Column = sa.ColumnElement[Any]
 
@@ -84,6 +85,7 @@ _COLUMNS: Final[Mapping[str, Column]] = {
     "started": sa.type_coerce(_STARTED, UtcDateTime()),
     "ended": trials.c.ended_at,
     "replaced": REPLACED,
+    "never_fits": trials.c.id.in_(sa.select(allocations.c.trial_id).where(NEVER_FITS)),
 }
 #: Facts that are no single column, and so neither ordered nor grouped by.
 OF_SEVERAL_ROWS: Final = frozenset({"tag"})

@@ -147,7 +147,7 @@ def _entries(conn: Connection, ids: Sequence[int], columns: Sequence[Name], now:
 
 def _read(conn: Connection, ids: Sequence[int], columns: Sequence[Name], now: datetime) -> Iterator[RunEntry]:
     is_postgresql = conn.dialect.name == "postgresql"
-    always = ("trial", "experiment_id", "experiment", "number", "name")
+    always = ("trial", "experiment_id", "experiment", "number", "name", "never_fits")
     facts = [one.path[0] for one in columns if one.space == "fact" and one.path[0] not in OF_SEVERAL_ROWS]
     chosen = [fact_column(one, now, is_postgresql=is_postgresql).label(one) for one in dict.fromkeys((*always, *facts))]
     hparams = sa.type_coerce(HPARAMS, trials.c.hparams.type).label("of_hparams")

@@ -9,7 +9,7 @@ from airflow_provider_dtrain.store.database import comment_table, log_tables, ru
 from airflow_provider_dtrain.store.database.tables import metadata
 
 #: Its second part is a digest of the tables. It changes with them, so a store with other tables is refused.
-revision = "0001_38c4c47e"
+revision = "0001_4158d04a"
 down_revision = None
 
 
