@@ -8,6 +8,7 @@ import { serveCanvas } from "../../../testing/canvas";
 import { experiment, refusal, trial } from "../../../testing/rows";
 import { type Reply, serve } from "../../../testing/server";
 import { show } from "../../../testing/show";
+import { lineAt } from "./scroll";
 
 const ADDRESS = "/plugin/dtrain/trials/7?tab=log";
 const HOSTILE = "<img src=x onerror=alert(1)>";
@@ -127,6 +128,21 @@ describe("the log of a rank", () => {
     expect(screen.getByText("2 lines found")).toBeTruthy();
     expect(screen.getByRole("link", { name: "Link to line 4" }).getAttribute("href")).toContain("line=4&ranks=0&tab=log");
     expect(arrived.filter(({ path }) => path.includes("log/search")).map(({ path }) => /first=(\d+)/.exec(path)?.[1])).toEqual(["0", "400000"]);
+  });
+
+  it("shows a line that is opened from a search, and not the end of the log", async () => {
+    const number = 500_000;
+    const hit = line(number, { text: "hit" });
+    site({
+      "trials/7/log/lines": lines(),
+      "trials/7/log/search": { body: { attempt: 1, rank: 0, ranks: 2, is_over: true, total: TOTAL, is_complete: true, rows: [hit], next: null, problem: null } },
+    });
+    const { container } = show(<App />, ADDRESS);
+    await userEvent.type(await screen.findByRole("textbox", { name: "Search the log" }), "hit{Enter}");
+    await userEvent.click(await screen.findByRole("link", { name: `Link to line ${number + 1}` }));
+    await waitFor(() => expect(container.querySelector("[data-chosen]")?.textContent).toContain(`line ${number}`));
+    const frame = screen.getByRole("region", { name: "Log of rank 0" });
+    expect(Math.round(lineAt(frame.scrollTop, TOTAL, frame.clientHeight))).toBe(number - 5);
   });
 
   it("says why an expression was not searched", async () => {
