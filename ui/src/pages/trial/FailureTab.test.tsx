@@ -69,6 +69,15 @@ describe("the page of a failed trial", () => {
     expect(heading.compareDocumentPosition(facts) & Node.DOCUMENT_POSITION_FOLLOWING).toBeTruthy();
   });
 
+  it("says what to try before the traceback", async () => {
+    serve(routes());
+    show(<App />, ADDRESS);
+    const steps = await screen.findByRole("heading", { name: "What to try" });
+    for (const later of ["Error", /Last lines of rank 1/, /Changed since/]) {
+      expect(steps.compareDocumentPosition(screen.getByRole("heading", { name: later })) & Node.DOCUMENT_POSITION_FOLLOWING).toBeTruthy();
+    }
+  });
+
   it("leads to the logs of all ranks within the page", async () => {
     serve(routes());
     show(<App />, ADDRESS);

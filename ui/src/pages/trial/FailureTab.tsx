@@ -132,15 +132,24 @@ const SinceGoodRun = ({ baseline }: { baseline: Baseline }) => (
   </>
 );
 
-/** Why a trial failed: its error, the last lines of the rank, what to try, and what has changed since the last good run. */
+/** Why a trial failed: what to try, its error, the last lines of the rank, and what has changed since the last good run. */
 export const FailureTab = ({ trial }: { trial: Trial }) => {
   const { data, error, loading, refresh } = useData<TrialFailure>(failurePath(trial.trial_id), { everyMs: null });
   if (loading) return <Loading lines={4} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="The cause" />;
   const same = sameWords(data.same_attempts);
   return (
-    <Grid gap={6} gridTemplateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 3fr) minmax(0, 2fr)" }} mb={4}>
-      <Stack gap={4} minW={0}>
+    <Grid columnGap={6} gridTemplateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 3fr) minmax(0, 2fr)" }} gridTemplateRows={{ lg: "auto 1fr" }} mb={4} rowGap={4}>
+      <Box gridColumn={{ lg: 2 }} minW={0}>
+        <Section title="What to try">
+          <List.Root as="ol" fontSize="sm" gap={1} ps={5}>
+            {data.steps.map((step, index) => (
+              <Step key={index} step={step} to={stepPath(step, trial, data.baseline)} />
+            ))}
+          </List.Root>
+        </Section>
+      </Box>
+      <Stack gap={4} gridColumn={{ lg: 1 }} gridRow={{ lg: "1 / 3" }} minW={0}>
         <Section title={data.phase === "start" ? "It could not start" : "Error"}>
           <Error failure={data} />
           {same === null ? null : (
@@ -151,14 +160,7 @@ export const FailureTab = ({ trial }: { trial: Trial }) => {
         </Section>
         {data.log === null || data.log === undefined ? null : <Log log={data.log} trialId={trial.trial_id} />}
       </Stack>
-      <Stack gap={4} minW={0}>
-        <Section title="What to try">
-          <List.Root as="ol" fontSize="sm" gap={1} ps={5}>
-            {data.steps.map((step, index) => (
-              <Step key={index} step={step} to={stepPath(step, trial, data.baseline)} />
-            ))}
-          </List.Root>
-        </Section>
+      <Box gridColumn={{ lg: 2 }} minW={0}>
         {data.baseline === null ? (
           <Section title="Changed since the last good run">
             <Text fontSize="sm">No earlier trial of this experiment has a result, so there is nothing to compare it with.</Text>
@@ -168,7 +170,7 @@ export const FailureTab = ({ trial }: { trial: Trial }) => {
             <Changes baseline={data.baseline} />
           </Section>
         )}
-      </Stack>
+      </Box>
     </Grid>
   );
 };
