@@ -232,6 +232,18 @@ def test_trials_are_sorted_by_each_column_in_both_directions(api, search, ended,
 
 
 @pytest.mark.each_change
+def test_trials_are_ordered_by_parts_of_a_second(api, search, clock):
+    # The second and third end in a later second than they start in, and the first does not.
+    for number, (start_at_s, duration_s) in enumerate(((0.35, 0.9), (0.9, 0.4), (0.6, 0.65))):
+        clock.advance(1 - clock.now.microsecond / 1e6 + start_at_s)
+        ticket = search.start(number, slots=0)
+        clock.advance(duration_s)
+        search.end(ticket)
+    assert numbers(api, search, sort="duration_s") == [1, 2, 0]
+    assert numbers(api, search, sort="duration_s", order="desc") == [0, 2, 1]
+
+
+@pytest.mark.each_change
 def test_trials_are_found_by_state_text_number_and_tag(api, search, ended):
     search.store.control.set("trial", ended[2].trial_id, description="odd", tags=["x"], by="ann")
     search.submit(3)

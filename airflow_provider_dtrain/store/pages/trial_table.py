@@ -37,7 +37,7 @@ from airflow_provider_dtrain.store.records.pages import (
     TrialQuery,
 )
 from airflow_provider_dtrain.store.records.trials import TaskView
-from airflow_provider_dtrain.store.run_table.fact_columns import REPLACED
+from airflow_provider_dtrain.store.run_table.fact_columns import REPLACED, fact_column
 from airflow_provider_dtrain.store.run_table.table import matching_ids
 from airflow_provider_dtrain.store.trial_progress import running_progress
 from airflow_provider_dtrain.store.views import trial_views
@@ -60,11 +60,12 @@ class TrialTable:
 
         :raises UserError: a database cannot look up the name of the hyperparameter
         """
-        where = _matching(conn, query, self.db.now())
+        now = self.db.now()
+        where = _matching(conn, query, now)
         total = int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*where)) or 0)
-        ordered = _ids_in_order(conn, query, where)
+        ordered = _ids_in_order(conn, query, where, now)
         ids = list(conn.scalars(ordered.limit(query.limit).offset(query.offset)))
-        return _entries(conn, ids, self.db.now()), total
+        return _entries(conn, ids, now), total
 
     @reads
     def chosen(self, conn: Connection, experiment_id: int, choice: TrialChoice, most: int) -> tuple[list[int], int]:
@@ -114,7 +115,8 @@ class TrialTable:
     @reads
     def figures(self, conn: Connection, query: TrialQuery) -> list[TrialFigures]:
         """Return the figures of the matching trials."""
-        ordered = _FIGURES.where(*_matching(conn, query, self.db.now())).order_by(*_order(conn, query))
+        now = self.db.now()
+        ordered = _FIGURES.where(*_matching(conn, query, now)).order_by(*_order(conn, query, now))
         return [_figures(row) for row in conn.execute(ordered.limit(query.limit).offset(query.offset)).all()]
 
     @reads
@@ -200,10 +202,13 @@ def _lengths(conn: Connection, search_ids: Collection[int]) -> dict[int, Mapping
     return {row.id: row.rungs for row in rows}
 
 
-_STARTED_AT = (
-    sa.select(sa.func.min(attempts.c.started_at)).where(attempts.c.trial_id == trials.c.id).correlate(trials)
-).scalar_subquery()
-_STARTED = _STARTED_AT.label("started_at")
+_STARTED = (
+    sa.select(sa.func.min(attempts.c.started_at))
+    .where(attempts.c.trial_id == trials.c.id)
+    .correlate(trials)
+    .scalar_subquery()
+    .label("started_at")
+)
 _RUNG_UNITS = (
     sa.select(sa.func.max(rung_entries.c.units))
     .where(rung_entries.c.trial_id == trials.c.id, sa.not_(rung_entries.c.is_error))
@@ -289,9 +294,7 @@ _RUNG = (
 )
 
 
-_DURATION = sa.extract("epoch", sa.func.coalesce(trials.c.ended_at, sa.func.current_timestamp())) - sa.extract(
-    "epoch", _STARTED_AT
-)
+#: Columns of the orders that do not depend on the time.
 _ORDERS: Mapping[TrialOrder, sa.ColumnElement[Any]] = {
     "number": trials.c.number,
     "state": trials.c.state,
@@ -301,17 +304,18 @@ _ORDERS: Mapping[TrialOrder, sa.ColumnElement[Any]] = {
     "created_at": trials.c.id,
     "ended_at": trials.c.ended_at,
     "restarts": trials.c.restarts,
-    "duration_s": _DURATION,
 }
 
 
-def _ids_in_order(conn: Connection, query: TrialQuery, where: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+def _ids_in_order(
+    conn: Connection, query: TrialQuery, where: Sequence[sa.ColumnElement[bool]], now: datetime
+) -> sa.Select[Any]:
     """Return the statement for the ids of trials in the order of a query.
 
     :raises UserError: a database cannot look up the name of the hyperparameter
     """
     if not query.hparam or conn.dialect.name != "postgresql":
-        return sa.select(trials.c.id).where(*where).order_by(*_order(conn, query))
+        return sa.select(trials.c.id).where(*where).order_by(*_order(conn, query, now))
     # PostgreSQL parses all hyperparameters wherever one is named, so it is named once, in rows of their own.
     value = trials.c.hparams[_path(query.hparam)].label("value")
     found = sa.select(trials.c.id, trials.c.number, value).where(*where).offset(0).subquery().c
@@ -319,13 +323,19 @@ def _ids_in_order(conn: Connection, query: TrialQuery, where: Sequence[sa.Column
     return sa.select(found.id).order_by(*columns, found.number.asc(), found.id.asc())
 
 
-def _order(conn: Connection, query: TrialQuery) -> list[sa.ColumnElement[Any]]:
+def _order(conn: Connection, query: TrialQuery, now: datetime) -> list[sa.ColumnElement[Any]]:
     """Return the columns of the order of a query.
 
+    :param now: end of the duration of a trial that runs
     :raises UserError: a database cannot look up the name of the hyperparameter
     """
-    of_hparam = _of_json(conn, trials.c.hparams, _path(query.hparam)) if query.hparam else None
-    columns = _directed(query, of_hparam or [_ORDERS[query.sort]])
+    if query.hparam:
+        chosen = _of_json(conn, trials.c.hparams, _path(query.hparam))
+    elif query.sort == "duration_s":
+        chosen = [fact_column("duration", now, is_postgresql=conn.dialect.name == "postgresql")]
+    else:
+        chosen = [_ORDERS[query.sort]]
+    columns = _directed(query, chosen)
     return [*columns, trials.c.number.asc(), trials.c.id.asc()]
 
 
