@@ -37,6 +37,8 @@ class RunPage:
     total: int
     #: Names as they are written in expressions.
     columns: list[str]
+    #: Of each column; None: it is no metric of the searchers of the matching experiments, or they differ.
+    smaller_is_better: list[bool | None]
     #: Sentence about a name that no trial has, if no trial matches.
     hint: str | None
 
@@ -75,6 +77,8 @@ class RunGroupPage:
     #: Names by which the trials are grouped, and columns with figures.
     by: list[str]
     columns: list[str]
+    #: Of each column, as of trials.
+    smaller_is_better: list[bool | None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,12 @@ from airflow_provider_dtrain.store.database.run_tables import latest_metrics, ru
 from airflow_provider_dtrain.store.database.tables import audit, trials
 from airflow_provider_dtrain.store.queries.runs import COLUMNS_MOST, GROUPED_MOST
 from airflow_provider_dtrain.store.run_views import VIEWS_MOST
+from testbed.stores import host
 from tests.support import run_rows
 from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
 from tests.support.run_oracle import matches
+from tests.support.search_world import Search
 
 pytestmark = pytest.mark.airflow
 #: For facts that do not depend on the database.
@@ -95,6 +97,30 @@ def test_a_filter_without_a_match_names_a_similar_name(api) -> None:
     assert api.get("/runs", where="params.zzzzzz > 0")["hint"] == "No trial has params.zzzzzz."
     assert api.get("/runs", where="metrics.loss > 1e300")["hint"] is None
     assert api.get("/runs", where="metrics.loss > 0")["hint"] is None
+
+
+@SQLITE
+def test_columns_say_which_values_are_better(store) -> None:
+    api = Api(store)
+    store.hosts.add(host("a"))
+    for name, searcher in (
+        ("small", {"metric": "loss", "smaller_is_better": True}),
+        ("large", {"metric": "accuracy", "smaller_is_better": False}),
+    ):
+        config = store.configs.put({"entrypoint": "python train.py", "searcher": searcher}, origins={}).config_id
+        search = Search(store, name=name, run=name)
+        search.config = config
+        search.submit(0)
+    columns = ["best", "metrics.loss", "metrics.accuracy", "created"]
+    for where, wanted in (
+        ("", [None, True, False, None]),
+        ('experiment = "small"', [True, True, None, None]),
+        ('experiment = "large"', [False, None, False, None]),
+        ('experiment = "none"', [None] * 4),
+    ):
+        assert api.get("/runs", where=where, column=columns)["smaller_is_better"] == wanted, where
+        grouped = api.get("/runs/groups", where=where, column=columns, by="params")
+        assert grouped["smaller_is_better"] == wanted[: len(grouped["columns"])] == wanted[:3], where
 
 
 def test_the_largest_filter_with_all_columns_and_groups_costs_little(api, store) -> None:

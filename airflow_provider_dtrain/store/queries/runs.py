@@ -22,16 +22,20 @@ from airflow_provider_dtrain.resources.runs import (
     RunPage,
     RunView,
 )
+from airflow_provider_dtrain.store.queries.config_facts import config_facts
 from airflow_provider_dtrain.store.records.runs import GroupPageQuery, Measure, RunPageQuery
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.queries.rights import Rights
-    from airflow_provider_dtrain.store.records.runs import StoredView
+    from airflow_provider_dtrain.store.records.runs import RunQuery, StoredView
     from airflow_provider_dtrain.store.store import Store
 
 #: Most columns of a table, and names by which trials are grouped.
 COLUMNS_MOST: Final = 40
 GROUPED_MOST: Final = 8
+#: Configurations of the matching experiments from which the directions of metrics follow; with more they are unknown.
+CONFIGS_MOST: Final = 500
+_BEST: Final = Name("fact", ("best",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +94,26 @@ def run_page(store: Store, rights: Rights, selected: RunSelection, *, limit: int
         for one in entries
     ]
     hint = None if total or query.where is None else _hint(store, query)
-    return RunPage(rows=rows, total=total, columns=[str(one) for one in names], hint=hint)
+    return RunPage(
+        rows=rows,
+        total=total,
+        columns=[str(one) for one in names],
+        smaller_is_better=_directions(store, query, names),
+        hint=hint,
+    )
+
+
+def _directions(store: Store, query: RunQuery, names: Sequence[Name]) -> list[bool | None]:
+    """Return for each column whether smaller values are better, None if it is unknown or differs."""
+    goals: dict[Name, set[bool]] = {_BEST: set()}
+    if any(name == _BEST or name.space == "metrics" for name in names):
+        ids = store.run_table.configs(query, CONFIGS_MOST + 1)
+        for facts in config_facts(store, ids if len(ids) <= CONFIGS_MOST else []).values():
+            if facts.metric is not None:
+                for name in (_BEST, Name("metrics", (facts.metric,))):
+                    goals.setdefault(name, set()).add(facts.smaller_is_better)
+    found = [goals.get(name, set()) for name in names]
+    return [next(iter(one)) if len(one) == 1 else None for one in found]
 
 
 def _hint(store: Store, query: RunPageQuery) -> str | None:
@@ -141,7 +164,13 @@ def group_page(
         for one in entries
     ]
     written = [ALL_PARAMS if one is None else str(one) for one in groups]
-    return RunGroupPage(rows=rows, total=total, by=written, columns=[str(one) for one in numbers])
+    return RunGroupPage(
+        rows=rows,
+        total=total,
+        by=written,
+        columns=[str(one) for one in numbers],
+        smaller_is_better=_directions(store, query, numbers),
+    )
 
 
 def _order(sort: str) -> tuple[Measure | None, Name | None]:

@@ -73,6 +73,16 @@ class RunTable:
         return _groups(conn, query, self.db.now())
 
     @reads
+    def configs(self, conn: Connection, query: RunQuery, most: int) -> list[int]:
+        """Return the ids of the configurations of the latest matching trial of each experiment.
+
+        :param most: ids
+        """
+        run = _rows(conn, query, [], self.db.now())
+        latest = sa.select(sa.func.max(run.rows.c.id)).where(*_where(query, run)).group_by(run.rows.c.experiment_id)
+        return list(conn.scalars(sa.select(trials.c.config_id).where(trials.c.id.in_(latest)).distinct().limit(most)))
+
+    @reads
     def names(self, conn: Connection, dags: Collection[str] | None) -> UsedNames:
         """Return hyperparameters and metrics of the latest trials of the latest experiments.
 
