@@ -71,6 +71,16 @@ PAGES = (
     Facts("cluster-day", "/plugin/dtrain/cluster?view=day", ("Day of 10 hosts", "Not available", "a100-01")),
     Facts("cluster-day-host", "/plugin/dtrain/cluster?view=day&host=a100-01", ("Day of a100-01", "All hosts", "Held")),
     Facts("queue-never", "/plugin/dtrain/queue?pool=h100", ("cannot run", "24 slots can never be granted")),
+    Facts("experiments-never", "/plugin/dtrain/experiments?state=never_fits", (
+        "cannot run", "1 experiment", "llama-pretrain", "24 slots can never be granted",
+    )),
+    Facts("experiment-never", "/plugin/dtrain/experiments/{experiment llama-pretrain}?tab=trials&state=never_fits", (
+        "cannot run", "Cannot run", "24 slots can never be granted", "1 trial",
+    )),
+    Facts("trial-never", "/plugin/dtrain/trials/{trial llama-pretrain/0}", (
+        "cannot run", "Cannot run", "24 slots can never be granted",
+    )),
+    Facts("runs-never", "/plugin/dtrain/runs?where=never_fits+%3D+true", ("1 trial", "cannot run", "llama-pretrain")),
     Facts("experiment-code", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=code", (
         "asha.yaml", "Packages and devices", "def all_digits():",
     )),

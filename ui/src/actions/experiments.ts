@@ -1,5 +1,6 @@
 /** Actions on experiments. */
 import { send } from "../api/client";
+import { shownState } from "../lib/states";
 import { type Action } from "./ask";
 
 /** The values of an experiment that decide about its actions. */
@@ -61,6 +62,6 @@ export const experimentActions = ({ experiment_id, name, state, control_request,
   return actions;
 };
 
-/** Return the state of an experiment with the control request that is in force. */
-export const shownState = ({ state, control_request }: { state: string; control_request: string | null }): string =>
-  !isOpen({ state }) || control_request === null ? state : control_request === "pause" ? "paused" : "stopping";
+/** Return the state of an experiment with the control request that is in force, or the state of one that cannot run. */
+export const experimentState = ({ state, control_request, never_fits }: { state: string; control_request: string | null; never_fits: boolean }): string =>
+  !isOpen({ state }) || control_request === null ? shownState({ state, never_fits }) : control_request === "pause" ? "paused" : "stopping";

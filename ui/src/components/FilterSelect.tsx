@@ -26,7 +26,8 @@ export const FilterSelect = ({ all, label, options, value, onChange, multiple = 
       colorPalette="brand"
       lazyMount
       maxW="240px"
-      minW="140px"
+      // A chosen value has a button beside it that removes it.
+      minW={value.length === 0 ? "140px" : "172px"}
       multiple={multiple}
       onValueChange={({ value: next }) => onChange(next)}
       size="sm"

@@ -4,7 +4,7 @@ export const task = { dag_id: "train", run_id: "run 1", task_id: "trial", map_in
 
 /** A trial in a table. */
 export const trialRow = (trial_id: number, values: object = {}) => ({
-  trial_id, number: trial_id - 1, name: `${trial_id - 1} | lr=0.01`, display_name: null, state: "running", hparams: { lr: 0.01, opt: "adam" }, best_metric: 0.25, best_step: 40,
+  trial_id, number: trial_id - 1, name: `${trial_id - 1} | lr=0.01`, display_name: null, state: "running", never_fits: false, hparams: { lr: 0.01, opt: "adam" }, best_metric: 0.25, best_step: 40,
   units: 4, epochs: null, progress: null, bracket: 0, rung: 0, attempts: 1, restarts: 0, created_at: "2026-01-31T12:00:00Z", ended_at: null, duration_s: 60, reason: null, position: null, task,
   is_current: true, description: "", tags: [], ...values,
 });
@@ -20,7 +20,7 @@ export const trial = (trial_id: number, values: object = {}) => ({
 
 /** The page of an experiment. */
 export const experiment = (values: object = {}) => ({
-  experiment_id: 5, name: "resnet", display_name: null, dag_id: "train", run_id: "run 1", state: "running", control_request: null, method: "asha", metric: "loss", smaller_is_better: true, best: 0.25,
+  experiment_id: 5, name: "resnet", display_name: null, dag_id: "train", run_id: "run 1", state: "running", never_fits: false, reason: null, control_request: null, method: "asha", metric: "loss", smaller_is_better: true, best: 0.25,
   best_trial: 1, trials: { running: 1, completed: 2 }, max_trials: 3, progress: 0.5, expected_end: null, created_at: "2026-01-31T12:00:00Z", ended_at: null, description: "", tags: [], owner: "ann", project: "Uncategorized", archived: false, is_deleting: false, may_edit: true,
   config_id: 1, has_epochs: false, config_description: "", config_labels: [], search: { search_id: 1, method: "asha", units: "epochs", seed: 1, divisor: 4, rungs: { 0: [1, 4] } }, best_checkpoint: null, weight: 1, max_slots: null, requested_by: null,
   metrics: [{ group: "validation", name: "loss" }, { group: "validation", name: "accuracy" }],

@@ -4,10 +4,11 @@ import { useState } from "react";
 import { describe, expect, it, vi } from "vitest";
 
 import { useRows } from "../../hooks/useRows";
+import { phone } from "../../testing/phone";
 import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
-import { type Column, DataTable } from "./DataTable";
-import { moved, rowAt, visibleRange } from "./visible";
+import { type Column, DataTable, type Glance } from "./DataTable";
+import { LINE_PX, moved, ROW_PX, rowAt, visibleRange } from "./visible";
 
 interface Row {
   id: number;
@@ -15,7 +16,7 @@ interface Row {
 
 const columns: Column<Row>[] = [
   { id: "id", header: "Id", sort: "id", width: 100, cell: ({ id }) => `row ${id}` },
-  { id: "twice", header: "Twice", width: 100, cell: ({ id }) => String(2 * id) },
+  { id: "twice", header: "Twice", width: 100, sort: "twice", descends: true, cell: ({ id }) => String(2 * id) },
 ];
 
 /** Rows 0 to total on the server. */
@@ -25,12 +26,14 @@ const many = (total: number) => (url: URL) => {
   return { body: { total, rows: Array.from({ length: Math.max(0, Math.min(limit, total - offset)) }, (_, index) => ({ id: offset + index })) } };
 };
 
-const Probe = ({ onOpen }: { onOpen?: (row: Row) => void }) => {
+const GLANCE: Glance<Row> = { header: "Row", covers: ["id"], top: ({ id }) => `row ${id}`, below: () => "a long reason", wraps: ({ id }) => id < 2, lines: 4 };
+
+const Probe = ({ onOpen, onSort, sort = "", glance }: { onOpen?: (row: Row) => void; onSort?: (sort: string) => void; sort?: string; glance?: Glance<Row> }) => {
   const rows = useRows<Row>("rows", {}, { everyMs: null });
   const [selected, setSelected] = useState<ReadonlySet<string | number>>(new Set());
   const select = ({ id }: Row, on: boolean) => setSelected((old) => new Set(on ? [...old, id] : [...old].filter((item) => item !== id)));
   return (
-    <DataTable columns={columns} empty="nothing" label="Rows" onSelect={select} rowKey={({ id }) => id} rows={rows} selected={selected} what="Rows" {...(onOpen === undefined ? {} : { onOpen })} />
+    <DataTable columns={columns} empty="nothing" label="Rows" onSelect={select} rowKey={({ id }) => id} rows={rows} selected={selected} what="Rows" {...(onOpen === undefined ? {} : { onOpen })} {...(onSort === undefined ? {} : { onSort, sort })} {...(glance === undefined ? {} : { glance })} />
   );
 };
 
@@ -64,6 +67,40 @@ describe("a table of 10,000 rows", () => {
 });
 
 describe("a table", () => {
+  it("sorts in ascending order at the first click, and in descending order where large values are better", async () => {
+    serve({ rows: many(3) });
+    const onSort = vi.fn();
+    const { unmount } = show(<Probe onSort={onSort} />);
+    await userEvent.click(await screen.findByRole("button", { name: "Id" }));
+    await userEvent.click(screen.getByRole("button", { name: "Twice" }));
+    expect(onSort.mock.calls).toEqual([["id"], ["-twice"]]);
+    unmount();
+    show(<Probe onSort={onSort} sort="-twice" />);
+    await userEvent.click(await screen.findByRole("button", { name: "Twice" }));
+    expect(onSort).toHaveBeenLastCalledWith("twice");
+  });
+
+  it("has all of few rows on a phone, with reasons of any length", async () => {
+    phone(true);
+    serve({ rows: many(60) });
+    const { container } = show(<Probe glance={GLANCE} />);
+    expect((await screen.findAllByText("a long reason")).map(({ classList }) => classList.contains("dtrain-whole"))).toEqual([true, true, ...Array<boolean>(58).fill(false)]);
+    expect(container.querySelectorAll("tr[data-index]")).toHaveLength(60);
+    expect(container.querySelector("tr[data-space]")).toBeNull();
+    vi.unstubAllGlobals();
+  });
+
+  it("has many rows on a phone that are as high as the lines of their reasons, and the space of the rows that are not there", async () => {
+    phone(true);
+    serve({ rows: many(1_000) });
+    const { container } = show(<Probe glance={GLANCE} />);
+    expect((await screen.findAllByText("a long reason"))[0]?.classList).toContain("dtrain-lines");
+    const space = container.querySelector<HTMLElement>("tr[data-space]");
+    const rows = container.querySelectorAll("tr[data-index]").length;
+    expect(space?.style.height).toBe(`${(1_000 - rows) * (ROW_PX + 3 * LINE_PX)}px`);
+    vi.unstubAllGlobals();
+  });
+
   it("survives a row that two pages contain", async () => {
     serve({ rows: { body: { total: 3, rows: [{ id: 1 }, { id: 1 }, { id: 2 }] } } });
     const errors = vi.spyOn(console, "error").mockImplementation(() => undefined);
@@ -85,10 +122,14 @@ describe("a table", () => {
 
 describe("the visible range", () => {
   it("covers the window with a margin, within the rows", () => {
-    expect(visibleRange(0, 400, 10_000)).toEqual({ first: 0, last: 18 });
-    expect(visibleRange(rowAt(4_130), 400, 10_000)).toEqual({ first: 96, last: 118 });
-    expect(visibleRange(rowAt(400_000), 400, 50)).toEqual({ first: 49, last: 49 });
-    expect(visibleRange(0, 400, 0)).toEqual({ first: 0, last: -1 });
+    expect(visibleRange(0, 400, 10_000, ROW_PX)).toEqual({ first: 0, last: 18 });
+    expect(visibleRange(rowAt(4_130, ROW_PX), 400, 10_000, ROW_PX)).toEqual({ first: 96, last: 118 });
+    expect(visibleRange(rowAt(400_000, ROW_PX), 400, 50, ROW_PX)).toEqual({ first: 49, last: 49 });
+    expect(visibleRange(0, 400, 0, ROW_PX)).toEqual({ first: 0, last: -1 });
+  });
+
+  it("has fewer rows where they are higher", () => {
+    expect(visibleRange(rowAt(4_130, 2 * ROW_PX), 400, 10_000, 2 * ROW_PX)).toEqual({ first: 44, last: 61 });
   });
 
   it("follows the keys", () => {

@@ -9,7 +9,7 @@ import { Stale } from "../Stale";
 import { HeaderCell } from "./HeaderCell";
 import { TABLE_CSS } from "./style";
 import { useRoom } from "./useRoom";
-import { moved, ROW_PX, rowAt, visibleRange } from "./visible";
+import { LINE_PX, moved, ROW_PX, rowAt, visibleRange } from "./visible";
 
 /** One column. */
 export interface Column<R> {
@@ -17,6 +17,8 @@ export interface Column<R> {
   header: string;
   /** Name by which the API sorts, for a column that can be sorted. */
   sort?: string;
+  /** The first click sorts in descending order: the largest values are the best ones. */
+  descends?: boolean;
   /** Least width in pixels. Columns share the rest of the room in proportion. */
   width: number;
   align?: "end";
@@ -39,17 +41,26 @@ export interface Glance<R> {
   top: (row: R) => ReactNode;
   /** Reason or best value. */
   below: (row: R) => ReactNode;
+  /** Return whether a row is as high as its text, in a table of few rows. */
+  wraps: (row: R) => boolean;
+  /** Most lines of it in a table of many rows. */
+  lines?: number;
 }
+
+/** Most rows of a table on a phone of which all exist, so that they may differ in height. */
+const WHOLE_MOST = 100;
 
 /** Width of the first column of a phone in pixels: the action of a row fits beside it. */
 const GLANCE_PX = 226;
 
 /** Return the columns of a phone: the glance, the actions, and the rest, none of which covers another. */
-export const phoneColumns = <R,>(columns: readonly Column<R>[], { header, covers, top, below }: Glance<R>): Column<R>[] => {
+export const phoneColumns = <R,>(columns: readonly Column<R>[], { header, covers, top, below, wraps, lines = 1 }: Glance<R>, isWhole: boolean): Column<R>[] => {
   const cell = (row: R) => (
     <span className="dtrain-glance">
       <span className="dtrain-row">{top(row)}</span>
-      <span className="dtrain-muted dtrain-cut">{below(row)}</span>
+      <span className={isWhole && wraps(row) ? "dtrain-muted dtrain-whole" : "dtrain-muted dtrain-lines"} style={{ WebkitLineClamp: lines }}>
+        {below(row)}
+      </span>
     </span>
   );
   const rest = columns.filter(({ id }) => !covers.includes(id)).map((column): Column<R> => ({ ...column, pinned: undefined }));
@@ -140,13 +151,15 @@ const Table = chakra("table", { base: TABLE_CSS });
 export const DataTable = <R,>(props: Props<R>) => {
   const { label, glance, rows, rowKey, sort, onSort, onOpen, selected, onSelect, isMarked, empty, what, leastPx } = props;
   const isNarrow = useIsNarrow();
-  const columns = useMemo(() => (isNarrow && glance !== undefined ? phoneColumns(props.columns, glance) : props.columns), [isNarrow, glance, props.columns]);
+  const { total, show } = rows;
+  const isWhole = isNarrow && glance !== undefined && total <= WHOLE_MOST;
+  const columns = useMemo(() => (isNarrow && glance !== undefined ? phoneColumns(props.columns, glance, isWhole) : props.columns), [isNarrow, glance, isWhole, props.columns]);
+  const rowPx = ROW_PX + (isNarrow ? ((glance?.lines ?? 1) - 1) * LINE_PX : 0);
   const frame = useRef<HTMLDivElement>(null);
   const room = useRoom(frame, leastPx);
   const [top, setTop] = useState(0);
   const [active, setActive] = useState(0);
-  const { total, show } = rows;
-  const { first, last } = visibleRange(top, room, total);
+  const { first, last } = isWhole ? { first: 0, last: total - 1 } : visibleRange(top, room, total, rowPx);
   useEffect(() => {
     show(first, Math.max(first, last));
   }, [first, last, show]);
@@ -161,14 +174,18 @@ export const DataTable = <R,>(props: Props<R>) => {
       event.preventDefault();
       onSelect(row, !(selected?.has(rowKey(row)) ?? false));
     }
-    const next = moved(event.key, active, total, Math.max(1, Math.floor(room / ROW_PX) - 2));
+    const next = moved(event.key, active, total, Math.max(1, Math.floor(room / rowPx) - 2));
     const element = frame.current;
     if (next === null || element === null) return;
     event.preventDefault();
-    // Keep the row between the header and the lower edge.
-    const low = (next + 2) * ROW_PX - element.clientHeight;
-    element.scrollTop = Math.max(low, Math.min(element.scrollTop, next * ROW_PX));
-    setTop(rowAt(element.scrollTop));
+    if (isWhole) {
+      element.querySelector(`tr[data-index="${next}"]`)?.scrollIntoView({ block: "nearest" });
+    } else {
+      // Keep the row between the header and the lower edge.
+      const low = ROW_PX + (next + 1) * rowPx - element.clientHeight;
+      element.scrollTop = Math.max(low, Math.min(element.scrollTop, next * rowPx));
+      setTop(rowAt(element.scrollTop, rowPx));
+    }
     setActive(next);
     requestAnimationFrame(() => focusRow(next));
   };
@@ -190,13 +207,13 @@ export const DataTable = <R,>(props: Props<R>) => {
           onKeyDown={onKeyDown}
           onScroll={({ currentTarget }) => {
             // A transition renders in slices, so that the scroll bar never waits for new rows.
-            startTransition(() => setTop(rowAt(currentTarget.scrollTop)));
+            startTransition(() => setTop(rowAt(currentTarget.scrollTop, rowPx)));
           }}
           overflow="auto"
           ref={frame}
           tabIndex={-1}
         >
-          <Table aria-label={label} aria-rowcount={total + 1} minW={`${columns.reduce((sum, column) => sum + column.width, selected === undefined ? 0 : 40)}px`}>
+          <Table aria-label={label} aria-rowcount={total + 1} css={rowPx === ROW_PX || isWhole ? undefined : { "& td": { height: `${rowPx}px` } }} minW={`${columns.reduce((sum, column) => sum + column.width, selected === undefined ? 0 : 40)}px`}>
             <colgroup>
               {selected === undefined ? null : <col style={{ width: 40 }} />}
               {columns.map((column) => (
@@ -212,7 +229,7 @@ export const DataTable = <R,>(props: Props<R>) => {
               </tr>
             </thead>
             <tbody>
-              {first > 0 ? <tr aria-hidden data-space style={{ height: first * ROW_PX }}><td colSpan={wide} /></tr> : null}
+              {first > 0 ? <tr aria-hidden data-space style={{ height: first * rowPx }}><td colSpan={wide} /></tr> : null}
               {shown.map((row, index) => (
                 <Row
                   active={first + index === active}
@@ -225,7 +242,7 @@ export const DataTable = <R,>(props: Props<R>) => {
                   selected={selected === undefined ? null : row !== undefined && selected.has(rowKey(row))}
                 />
               ))}
-              {below > 0 ? <tr aria-hidden data-space style={{ height: below * ROW_PX }}><td colSpan={wide} /></tr> : null}
+              {below > 0 ? <tr aria-hidden data-space style={{ height: below * rowPx }}><td colSpan={wide} /></tr> : null}
             </tbody>
           </Table>
         </Box>

@@ -9,7 +9,7 @@ interface Props<R> {
   onSort: ((sort: string) => void) | undefined;
 }
 
-/** Title of a column. A button sorts by it, first in ascending order and then in descending order. */
+/** Title of a column. A button sorts by it, and then in the other order. */
 export const HeaderCell = <R,>({ column, sort, onSort }: Props<R>) => {
   const name = column.sort;
   if (name === undefined || onSort === undefined) {
@@ -29,7 +29,7 @@ export const HeaderCell = <R,>({ column, sort, onSort }: Props<R>) => {
         gap={1}
         height="auto"
         minW={0}
-        onClick={() => onSort(order === "ascending" ? `-${name}` : name)}
+        onClick={() => onSort(order === "ascending" || (order === "none" && column.descends === true) ? `-${name}` : name)}
         p={0}
         title={`Sort by ${column.header}`}
         variant="plain"

@@ -1,7 +1,10 @@
 /** Which rows of a long table exist in the document. */
 
-/** Height of a row in pixels. All rows have the same height, so that places follow from numbers. */
+/** Height of a row in pixels. All rows of a table have the same height, so that places follow from numbers. */
 export const ROW_PX = 40;
+
+/** Height of a further line of a row on a phone, in pixels. */
+export const LINE_PX = 16;
 
 /** Rows beyond each edge that exist before they are visible. */
 const BEYOND = 4;
@@ -10,12 +13,12 @@ const BEYOND = 4;
 const STEP = 4;
 
 /** Return the row at the upper edge for a position of the scroll bar, rounded down to a step. */
-export const rowAt = (scrollPx: number): number => Math.floor(Math.max(0, scrollPx) / ROW_PX / STEP) * STEP;
+export const rowAt = (scrollPx: number, rowPx: number): number => Math.floor(Math.max(0, scrollPx) / rowPx / STEP) * STEP;
 
 /** First and last place of the rows in the document, for the row at the upper edge. The last is -1 for no rows. */
-export const visibleRange = (top: number, heightPx: number, total: number): { first: number; last: number } => {
+export const visibleRange = (top: number, heightPx: number, total: number, rowPx: number): { first: number; last: number } => {
   const first = Math.max(0, Math.min(total - 1, top - BEYOND));
-  const last = Math.min(total - 1, top + STEP + Math.ceil(heightPx / ROW_PX) + BEYOND);
+  const last = Math.min(total - 1, top + STEP + Math.ceil(heightPx / rowPx) + BEYOND);
   return { first: Math.max(0, first), last };
 };
 

@@ -22,6 +22,7 @@ import { duration } from "../../format/times";
 import { LIVE_MS, useData } from "../../hooks/useData";
 import { useUrlState } from "../../hooks/useUrlState";
 import { inOrder, metricKey, metricOf } from "../../lib/metrics";
+import { shownState } from "../../lib/states";
 import { curvesOf } from "../experiment/curves";
 import { axesOf, X_AXES } from "../experiment/axes";
 import { MOST_COMPARED } from "../experiment/TrialList";
@@ -110,7 +111,7 @@ const Overview = ({ data, differences, looks, onRemove, onFocus }: OverviewProps
         <Table.Header>
           <Table.Row>
             <Table.ColumnHeader minW="180px">{isOf ? countText(differences) : ""}</Table.ColumnHeader>
-            {data.trials.map(({ trial_id, name, display_name, state }) => (
+            {data.trials.map(({ trial_id, name, display_name, state, never_fits }) => (
               <Table.ColumnHeader key={trial_id} maxW="260px" minW="150px" onMouseEnter={() => onFocus(String(trial_id))} onMouseLeave={() => onFocus(null)}>
                 <HStack gap={2}>
                   <Swatch look={looks.get(trial_id) ?? { color: 0, dash: 0 }} />
@@ -121,7 +122,7 @@ const Overview = ({ data, differences, looks, onRemove, onFocus }: OverviewProps
                     <CloseButton aria-label={`Remove trial ${trial_id}`} onClick={() => onRemove(trial_id)} size="2xs" />
                   ) : null}
                 </HStack>
-                <StateBadge small state={state} />
+                <StateBadge small state={shownState({ state, never_fits })} />
               </Table.ColumnHeader>
             ))}
           </Table.Row>

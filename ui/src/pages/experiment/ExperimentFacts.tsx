@@ -13,6 +13,7 @@ import { Tags } from "../../components/Tags";
 import { Elapsed, Since, Time } from "../../components/Time";
 import { NONE, number, plural } from "../../format/numbers";
 import { useData } from "../../hooks/useData";
+import { withoutCommand } from "../../lib/nextStep";
 import { trialsInWords } from "../experiments/columns";
 
 /** Return the id of the task group of a task, or null for a task outside of any. */
@@ -83,10 +84,11 @@ const searcher = ({ method, metric, smaller_is_better, search }: Experiment): st
 
 /** Progress, best trial, expected end and plan of an experiment. */
 export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
-  const { progress, trials, max_trials, expected_end, ended_at, created_at, control_request, requested_by, weight, max_slots } = experiment;
+  const { progress, trials, max_trials, expected_end, ended_at, created_at, control_request, requested_by, weight, max_slots, reason } = experiment;
   return (
     <Facts
       facts={[
+        reason !== null && { label: "Cannot run", value: withoutCommand(reason), wide: true, first: true },
         {
           label: "Progress",
           first: true,

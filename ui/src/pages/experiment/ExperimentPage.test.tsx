@@ -118,6 +118,19 @@ describe("the page of an experiment", () => {
     expect(container.querySelector("img")).toBeNull();
   });
 
+  it("says that it cannot run, and why, as its trials do", async () => {
+    const reason = "24 slots can never be granted.";
+    const arrived = serve({
+      "experiments/5": { body: experiment({ state: "queued", never_fits: true, reason }) },
+      trials: { body: { rows: [trialRow(1, { state: "queued", never_fits: true, reason })], total: 1 } },
+    });
+    show(<App />, "/plugin/dtrain/experiments/5?tab=trials&state=never_fits");
+    expect((await screen.findByText("Cannot run")).nextSibling?.textContent).toBe(reason);
+    await screen.findByRole("link", { name: "Trial 1 (best)" });
+    expect(screen.getAllByTestId("state-badge").map(({ textContent }) => textContent)).toEqual(["cannot run", "cannot run", "cannot run"]);
+    expect(arrived.map(({ path }) => path).find((path) => path.includes("where="))).toContain("where=never_fits+%3D+true");
+  });
+
   it("offers the actions that its state allows to a user with the right, and none to another", async () => {
     serve({ "experiments/5": { body: experiment() }, "experiments/5/curves": curves(curve(1)) });
     const { unmount } = show(<App />, ADDRESS);

@@ -2,7 +2,7 @@ import { Button } from "@chakra-ui/react";
 import { useNavigate } from "react-router-dom";
 
 import { ActionButtons } from "../../actions/ActionButtons";
-import { experimentActions, isOpen, shownState } from "../../actions/experiments";
+import { experimentActions, experimentState, isOpen } from "../../actions/experiments";
 import { cached } from "../../api/cache";
 import { useEarly } from "../../api/early";
 import { type Experiment } from "../../api/experiment";
@@ -102,7 +102,7 @@ export const ExperimentView = ({ id }: { id: string }) => {
           onEdited={refresh}
           onTag={(tag) => void navigate(`${paths.experiments}?tag=${encodeURIComponent(tag)}`)}
           path={path}
-          state={shownState(data)}
+          state={experimentState(data)}
           words={`experiment ${id}`}
         >
           <ActionButtons actions={actions} label={`Actions of experiment ${data.name}`} onDone={refresh} />

@@ -18,10 +18,11 @@ import { plural } from "../../format/numbers";
 import { LIVE_MS } from "../../hooks/useData";
 import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
+import { NEVER_FITS } from "../../lib/states";
 import { trialColumns, trialGlance } from "./trialColumns";
 import { MOST_COMPARED, toggled } from "./TrialList";
 
-const STATES = ["queued", "running", "paused", "completed", "stopped", "errored", "killed"];
+const STATES = ["queued", NEVER_FITS, "running", "paused", "completed", "stopped", "errored", "killed"];
 
 const USUAL = { q: "", state: "", sort: "", columns: [] as readonly string[], pick: [] as readonly string[] };
 
@@ -38,13 +39,16 @@ const keyOf = ({ trial_id }: TrialRow) => trial_id;
 export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
   const [view, setView] = useUrlState(USUAL);
   const navigate = useNavigate();
-  const { best_trial, hyperparameters, metric, search, experiment_id } = experiment;
-  const columns = useMemo(() => trialColumns({ best_trial, hyperparameters, metric, search }), [best_trial, hyperparameters, metric, search]);
+  const { best_trial, hyperparameters, metric, search, smaller_is_better, experiment_id } = experiment;
+  const columns = useMemo(
+    () => trialColumns({ best_trial, hyperparameters, metric, search, smaller_is_better }),
+    [best_trial, hyperparameters, metric, search, smaller_is_better],
+  );
   const glance = useMemo(() => trialGlance({ best_trial, metric }), [best_trial, metric]);
   const chosen = view.columns.length > 0 ? view.columns : usualColumns(columns);
   const shown = useMemo(() => chosenColumns(columns, view.columns.length > 0 ? view.columns : usualColumns(columns)), [columns, view.columns]);
   const sort = view.sort === "" ? usualSort(experiment) : view.sort;
-  const query = { q: view.q, state: view.state, sort: sort.replace(/^-/, ""), order: sort.startsWith("-") ? "desc" : "asc" };
+  const query = { q: view.q, ...(view.state === NEVER_FITS ? { where: "never_fits = true" } : { state: view.state }), sort: sort.replace(/^-/, ""), order: sort.startsWith("-") ? "desc" : "asc" };
   const rows = useRows<TrialRow>("trials", { experiment_id, ...query }, { everyMs: isOpen(experiment) ? LIVE_MS : null });
   const picked = useMemo(() => new Set<number | string>(view.pick.map(Number)), [view.pick]);
   const isFiltered = view.q !== "" || view.state !== "";

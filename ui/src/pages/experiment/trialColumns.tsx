@@ -10,6 +10,7 @@ import { Time } from "../../components/Time";
 import { count, NONE, number, percent } from "../../format/numbers";
 import { duration } from "../../format/times";
 import { own } from "../../lib/own";
+import { shownState } from "../../lib/states";
 import { idAndNumber } from "../../lib/trials";
 
 /** Return a value of a hyperparameter as the table shows it. */
@@ -35,20 +36,21 @@ const shareText = ({ progress }: Pick<TrialRow, "progress">): string =>
 export const trialGlance = ({ best_trial, metric }: Pick<Experiment, "best_trial" | "metric">): Glance<TrialRow> => ({
   header: "State, trial, best",
   covers: ["state", "trial", "best_metric", "reason"],
-  top: ({ state, trial_id, display_name }) => (
+  top: (row) => (
     <>
-      <StateBadge state={state} />
-      <PageLink to={paths.trial(trial_id)}>
-        {display_name ?? `Trial ${trial_id}`}
-        {trial_id === best_trial ? " (best)" : ""}
+      <StateBadge state={shownState(row)} />
+      <PageLink to={paths.trial(row.trial_id)}>
+        {row.display_name ?? `Trial ${row.trial_id}`}
+        {row.trial_id === best_trial ? " (best)" : ""}
       </PageLink>
     </>
   ),
   below: ({ best_metric, reason }) => [best_metric === null ? "" : `${metric ?? "best"} ${number(best_metric)}`, reason ?? ""].filter(Boolean).join(", ") || NONE,
+  wraps: ({ reason }) => reason !== null,
 });
 
 /** Columns of the table of trials: one per hyperparameter of the experiment. */
-export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperparameters" | "metric" | "search">): Column<TrialRow>[] => {
+export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperparameters" | "metric" | "search" | "smaller_is_better">): Column<TrialRow>[] => {
   const varied = experiment.hyperparameters.filter(({ kind }) => kind !== "const");
   const constant = experiment.hyperparameters.filter(({ kind }) => kind === "const");
   const units = experiment.search?.units;
@@ -66,11 +68,12 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
       ),
     },
     { id: "number", header: "Number", sort: "number", width: 74, align: "end", optional: true, cell: ({ number: place }) => String(place) },
-    { id: "state", header: "State", sort: "state", width: 115, cell: ({ state }) => <StateBadge state={state} /> },
+    { id: "state", header: "State", sort: "state", width: 124, cell: (row) => <StateBadge state={shownState(row)} /> },
     {
       id: "best_metric",
       header: experiment.metric === null ? "Best" : `Best ${experiment.metric}`,
       sort: "best_metric",
+      descends: !experiment.smaller_is_better,
       width: 120,
       align: "end",
       cell: ({ best_metric }) => number(best_metric),

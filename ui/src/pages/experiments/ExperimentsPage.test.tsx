@@ -7,7 +7,7 @@ import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
 
 const row = (id: number, values: object = {}) => ({
-  experiment_id: id, name: `experiment-${id}`, display_name: null, may_edit: true, dag_id: "train", run_id: "run", state: "running", control_request: null, method: "asha", metric: "loss",
+  experiment_id: id, name: `experiment-${id}`, display_name: null, may_edit: true, dag_id: "train", run_id: "run", state: "running", never_fits: false, reason: null, control_request: null, method: "asha", metric: "loss",
   smaller_is_better: true, best: 0.25, best_trial: 3, trials: { running: 2, completed: 5 }, max_trials: 16, progress: 0.4, expected_end: null,
   created_at: "2026-01-31T12:00:00Z", ended_at: null, description: "", tags: ["vision"], owner: "ann", project: "Uncategorized", archived: false, is_deleting: false, ...values,
 });
@@ -22,6 +22,16 @@ describe("the page of experiments", () => {
     expect(screen.getAllByText("2 running, 5 completed")).toHaveLength(2);
     expect(screen.getByText("NaN")).toBeTruthy();
     expect(screen.getAllByTestId("state-badge").map((badge) => badge.textContent)).toEqual(["running", "paused"]);
+  });
+
+  it("tells experiments that cannot run from those that wait, with the reason, and filters by it", async () => {
+    const blocked = { state: "queued", never_fits: true, reason: "24 slots can never be granted.", trials: { queued: 1 } };
+    const arrived = serve({ experiments: page([row(1, blocked), row(2, { ...blocked, control_request: "pause" })]) });
+    show(<App />, "/plugin/dtrain/experiments?state=never_fits");
+    await screen.findByRole("link", { name: "experiment-1" });
+    expect(screen.getAllByTestId("state-badge").map((badge) => badge.textContent)).toEqual(["cannot run", "cannot run", "paused"]);
+    expect(screen.getByRole("row", { name: /experiment-1/ }).textContent).toContain("1 queued: 24 slots can never be granted.");
+    expect(arrived.map(({ path }) => path)).toContain("experiments?never_fits=true&order=desc&sort=created_at&limit=100&offset=0");
   });
 
   it("shows a dash instead of a progress that is unknown", async () => {

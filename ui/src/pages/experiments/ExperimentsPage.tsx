@@ -20,6 +20,7 @@ import { useMe } from "../../hooks/useMe";
 import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
 import { CREATE_FIRST } from "../../lib/commands";
+import { NEVER_FITS } from "../../lib/states";
 import { type Offer } from "./bulk";
 import { BulkBar } from "./BulkBar";
 import { BulkDialog } from "./BulkDialog";
@@ -30,7 +31,7 @@ import { OwnerChoice, PlaceFilters } from "./PlaceFilters";
 /** Limit of the API for one request. */
 const MOST_SELECTED = 200;
 
-const STATES = ["queued", "running", "completed", "errored", "killed"];
+const STATES = ["queued", NEVER_FITS, "running", "completed", "errored", "killed"];
 
 const USUAL = {
   q: "",
@@ -56,7 +57,7 @@ export const ExperimentsPage = () => {
   const isNarrow = useIsNarrow();
   const choose = useCallback((owner: string) => setView({ owner }), [setView]);
   const { owner, user } = useOwner(view.owner, choose);
-  const filters = { q: view.q, state: view.state, tag: view.tag, dag_id: view.dag_id, owner: owner ?? "", project: view.project, archived: view.archived };
+  const filters = { q: view.q, ...(view.state === NEVER_FITS ? { never_fits: "true" } : { state: view.state }), tag: view.tag, dag_id: view.dag_id, owner: owner ?? "", project: view.project, archived: view.archived };
   const sorting = { sort: view.sort.replace(/^-/, ""), order: view.sort.startsWith("-") ? "desc" : "asc" };
   const rows = useRows<ExperimentRow, Experiments>(owner === null ? null : "experiments", { ...filters, ...sorting });
   const [edited, setEdited] = useState<ExperimentRow | null>(null);

@@ -1,6 +1,6 @@
 import { ActionsMenu } from "../../actions/ActionsMenu";
 import { type Shortcut } from "../../actions/ask";
-import { experimentActions, isOpen, shownState } from "../../actions/experiments";
+import { experimentActions, experimentState, isOpen } from "../../actions/experiments";
 import { type ExperimentRow } from "../../api/types";
 import { paths } from "../../app/paths";
 import { PageLink } from "../../components/Links";
@@ -10,6 +10,7 @@ import { type Column, type Glance } from "../../components/table/DataTable";
 import { Tags } from "../../components/Tags";
 import { Elapsed, Since, Time } from "../../components/Time";
 import { count, NONE, number } from "../../format/numbers";
+import { withoutCommand } from "../../lib/nextStep";
 import { type Offer, OFFERS } from "./bulk";
 
 /** Order in which states of trials are counted. */
@@ -21,6 +22,9 @@ export const trialsInWords = (trials: Record<string, number>): string => {
   const parts = states.filter((state) => (trials[state] ?? 0) > 0).map((state) => `${count(trials[state])} ${state}`);
   return parts.length === 0 ? NONE : parts.join(", ");
 };
+
+/** Return the numbers of trials by state, and why none of them can run. */
+const trialsText = ({ trials, reason }: ExperimentRow): string => (reason === null ? trialsInWords(trials) : `${trialsInWords(trials)}: ${withoutCommand(reason)}`);
 
 const Best = ({ row: { best, best_trial, metric, smaller_is_better } }: { row: ExperimentRow }) => {
   if (best === null || best_trial === null) return <>{NONE}</>;
@@ -75,11 +79,12 @@ export const EXPERIMENTS_GLANCE: Glance<ExperimentRow> = {
   covers: ["state", "name", "best"],
   top: (row) => (
     <>
-      <StateBadge state={shownState(row)} />
+      <StateBadge state={experimentState(row)} />
       <PageLink to={paths.experiment(row.experiment_id)}>{row.display_name ?? row.name}</PageLink>
     </>
   ),
-  below: ({ best, metric, trials }) => (best === null ? trialsInWords(trials) : `${metric ?? "best"} ${number(best)}, ${trialsInWords(trials)}`),
+  below: (row) => (row.best === null ? trialsText(row) : `${row.metric ?? "best"} ${number(row.best)}, ${trialsText(row)}`),
+  wraps: ({ reason }) => reason !== null,
 };
 
 /** Columns of the table of experiments. */
@@ -96,9 +101,9 @@ export const experimentColumns = (uses: RowUses): Column<ExperimentRow>[] => [
       </PageLink>
     ),
   },
-  { id: "state", header: "State", sort: "state", width: 115, cell: (row) => <StateBadge state={shownState(row)} /> },
+  { id: "state", header: "State", sort: "state", width: 124, cell: (row) => <StateBadge state={experimentState(row)} /> },
   { id: "progress", header: "Progress", sort: "progress", width: 120, cell: ({ progress }) => <ProgressBar share={progress} /> },
-  { id: "trials", header: "Trials", width: 165, cell: ({ trials }) => trialsInWords(trials) },
+  { id: "trials", header: "Trials", width: 165, full: true, cell: trialsText },
   { id: "best", header: "Best", sort: "best", width: 150, cell: (row) => <Best row={row} /> },
   { id: "method", header: "Searcher", sort: "method", width: 120, cell: ({ method }) => method ?? NONE, optional: true },
   { id: "owner", header: "Owner", sort: "owner", width: 100, cell: ({ owner }) => (owner === "" ? NONE : <Pick onPick={() => uses.onPlace({ owner })} text={owner} />) },

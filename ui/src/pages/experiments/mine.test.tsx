@@ -7,7 +7,7 @@ import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
 
 const row = (id: number, values: object = {}) => ({
-  experiment_id: id, name: `experiment-${id}`, display_name: null, may_edit: true, dag_id: "train", run_id: "run", state: "completed", control_request: null, method: "asha", metric: "loss",
+  experiment_id: id, name: `experiment-${id}`, display_name: null, may_edit: true, dag_id: "train", run_id: "run", state: "completed", never_fits: false, reason: null, control_request: null, method: "asha", metric: "loss",
   smaller_is_better: true, best: 0.25, best_trial: 3, trials: { completed: 5 }, max_trials: 5, progress: 1, expected_end: null,
   created_at: "2026-01-31T12:00:00Z", ended_at: "2026-01-31T13:00:00Z", description: "", tags: [], owner: "ann", project: "vision", archived: false, is_deleting: false, ...values,
 });

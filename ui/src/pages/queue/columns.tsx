@@ -10,6 +10,7 @@ import { type Column, type Glance } from "../../components/table/DataTable";
 import { Since, Time } from "../../components/Time";
 import { count, NONE } from "../../format/numbers";
 import { withoutCommand } from "../../lib/nextStep";
+import { shownState } from "../../lib/states";
 import { withoutNumber } from "../../lib/shortNames";
 import { ranges } from "../trial/words";
 
@@ -69,8 +70,7 @@ const TwoLines = ({ text }: { text: string }) => (
   </>
 );
 
-/** State that a row shows: a request that can never run looks different from one that waits. */
-const stateOf = ({ is_paused, never_fits, state }: Gang) => (is_paused ? "paused" : never_fits ? "never_fits" : state);
+const stateOf = (row: Gang) => (row.is_paused ? "paused" : shownState(row));
 
 /** A gang on a phone: state and trial, then why it waits or where it runs. */
 export const QUEUE_GLANCE: Glance<Gang> = {
@@ -84,6 +84,8 @@ export const QUEUE_GLANCE: Glance<Gang> = {
     </>
   ),
   below: ({ job, reason, placement }) => whereAndWhy(job, placement, reason),
+  wraps: () => true,
+  lines: 3,
 };
 
 /** Columns of the queue. */

@@ -14,8 +14,8 @@ const NAMES = {
   metrics: ["metrics.loss"],
   params: ["params.lr"],
 };
-const run = (trial_id: number, values: unknown[], more: object = {}) => ({ trial_id, name: null, number: 0, experiment_id: 1, experiment: "e", state: "running", values, ...more });
-const page = (rows: object[], columns: string[], more: object = {}) => ({ body: { rows, total: rows.length, columns, hint: null, ...more } });
+const run = (trial_id: number, values: unknown[], more: object = {}) => ({ trial_id, name: null, number: 0, experiment_id: 1, experiment: "e", state: "running", never_fits: false, values, ...more });
+const page = (rows: object[], columns: string[], more: object = {}) => ({ body: { rows, total: rows.length, columns, smaller_is_better: columns.map(() => null), hint: null, ...more } });
 const view = (more: object = {}) => ({
   view_id: 3, name: "Paper", owner: "ann", is_own: true, is_shared: false, where: 'tag = "paper"', columns: ["best"], by: [], sort: "-best", charts: [], changed_at: "2026-01-31T12:00:00Z", ...more,
 });
@@ -60,13 +60,31 @@ describe("the page of runs", () => {
 
   it("groups trials with mean and spread, and orders by a figure", async () => {
     const figures = { count: 3, mean: 0.5, std: 0.0123, min: 0.4, max: 0.6 };
-    const arrived = serve({ ...ALWAYS, "runs/groups": { body: { rows: [{ keys: [0.1], trials: 3, figures: [figures] }], total: 1, by: ["params.lr"], columns: ["metrics.loss"] } } });
+    const arrived = serve({ ...ALWAYS, "runs/groups": { body: { rows: [{ keys: [0.1], trials: 3, figures: [figures] }], total: 1, by: ["params.lr"], columns: ["metrics.loss"], smaller_is_better: [true] } } });
     const { router } = show(<App />, `${ADDRESS}?columns=metrics.loss&by=params.lr`);
     expect(await screen.findByText("0.5 ± 0.012")).toBeTruthy();
     expect(screen.getAllByRole("row")[1]?.textContent).toBe("0.130.5 ± 0.0120.40.6");
     expect(requested(arrived)[0]).toBe("runs/groups?by=params.lr&column=metrics.loss&order=desc&limit=100&offset=0");
     await userEvent.click(screen.getByRole("button", { name: "metrics.loss: mean ± std" }));
     expect(new URLSearchParams(router.state.location.search).get("sort")).toBe("mean:metrics.loss");
+  });
+
+  it("orders by the best values first where it is known which these are, of groups and of trials", async () => {
+    const figures = { count: 3, mean: 0.5, std: 0.0123, min: 0.4, max: 0.6 };
+    serve({
+      ...ALWAYS,
+      "runs/groups": { body: { rows: [{ keys: [0.1], trials: 3, figures: [figures] }], total: 1, by: ["params.lr"], columns: ["best"], smaller_is_better: [false] } },
+      runs: page([run(7, [0.25, "queued"], { state: "queued", never_fits: true })], ["best", "state"], { smaller_is_better: [false, null] }),
+    });
+    const { router, unmount } = show(<App />, `${ADDRESS}?columns=best&by=params.lr`);
+    const order = (of: typeof router) => new URLSearchParams(of.state.location.search).get("sort");
+    await userEvent.click(await screen.findByRole("button", { name: "best: mean ± std" }));
+    expect(order(router)).toBe("-mean:best");
+    unmount();
+    const { router: other } = show(<App />, `${ADDRESS}?columns=best&columns=state`);
+    expect((await screen.findByTestId("state-badge")).textContent).toBe("cannot run");
+    await userEvent.click(screen.getByRole("button", { name: "best" }));
+    expect(order(other)).toBe("-best");
   });
 
   it("opens a saved view, saves it, and removes it", async () => {

@@ -64,8 +64,8 @@ export const RunsPage = () => {
   const groups = useRows<RunGroup, RunGroupPage>(isGrouped ? "runs/groups" : null, { ...query, by: view.by }, { everyMs: EVERY_MS });
   const { error, answer } = isGrouped ? groups : trials;
   const wrong = error !== null && isOfExpression(error.message) ? error.message : null;
-  const columns = useMemo(() => runColumns(view.columns), [view.columns]);
-  const grouped = useMemo(() => groupColumns(groups.answer ?? { by: view.by.slice(), columns: [] }), [groups.answer, view.by]);
+  const columns = useMemo(() => runColumns(view.columns, trials.answer?.smaller_is_better ?? []), [view.columns, trials.answer?.smaller_is_better]);
+  const grouped = useMemo(() => groupColumns(groups.answer ?? { by: view.by.slice(), columns: [], smaller_is_better: [] }), [groups.answer, view.by]);
   const picked = useMemo(() => new Set<number | string>(view.pick.map(Number)), [view.pick]);
   const show = (chosen: RunView | null) => {
     if (chosen === null) setView({ view: "" }, "add");

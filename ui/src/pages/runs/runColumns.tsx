@@ -8,6 +8,7 @@ import { Tags } from "../../components/Tags";
 import { Time } from "../../components/Time";
 import { count, NONE, number } from "../../format/numbers";
 import { duration } from "../../format/times";
+import { shownState } from "../../lib/states";
 
 const TIMES = new Set(["created", "ended", "started"]);
 const IDS = new Set(["experiment_id", "number", "seed", "trial"]);
@@ -31,7 +32,7 @@ export const Value = ({ name, value }: { name: string; value: unknown }) => {
 const alignOf = (name: string): { align?: "end" } => (name.startsWith("metrics.") || name.startsWith("params.") || ["best", "best_step", "duration", "restarts", "rung", "seed", "slots"].includes(name) ? { align: "end" } : {});
 
 /** Columns of the table of trials. */
-export const runColumns = (names: readonly string[]): Column<Run>[] => [
+export const runColumns = (names: readonly string[], smallerIsBetter: readonly (boolean | null)[]): Column<Run>[] => [
   {
     id: "trial",
     header: "Trial",
@@ -47,10 +48,11 @@ export const runColumns = (names: readonly string[]): Column<Run>[] => [
     id: name,
     header: name,
     ...(UNORDERED.has(name) ? {} : { sort: name }),
+    descends: smallerIsBetter[index] === false,
     width: TIMES.has(name) ? 175 : widthOf(name),
     ...alignOf(name),
-    cell: ({ experiment_id, experiment, values }) =>
-      name === "experiment" ? <PageLink to={paths.experiment(experiment_id)}>{experiment}</PageLink> : <Value name={name} value={values[index]} />,
+    cell: (row) =>
+      name === "experiment" ? <PageLink to={paths.experiment(row.experiment_id)}>{row.experiment}</PageLink> : <Value name={name} value={name === "state" ? shownState(row) : row.values[index]} />,
   })),
 ];
 
@@ -67,7 +69,7 @@ export const paramsText = (value: unknown): string =>
     : NONE;
 
 /** Columns of the table of groups: the values in common, the number of trials, and figures of each column. */
-export const groupColumns = ({ by, columns }: Pick<RunGroupPage, "by" | "columns">): Column<RunGroup>[] => [
+export const groupColumns = ({ by, columns, smaller_is_better }: Pick<RunGroupPage, "by" | "columns" | "smaller_is_better">): Column<RunGroup>[] => [
   ...by.map((name, index): Column<RunGroup> => ({
     id: `by ${name}`,
     header: name === "params" ? "All hyperparameters" : name,
@@ -76,19 +78,23 @@ export const groupColumns = ({ by, columns }: Pick<RunGroupPage, "by" | "columns
     cell: ({ keys }) => (name === "params" ? paramsText(keys[index]) : <Value name={name} value={keys[index]} />),
   })),
   { id: "trials", header: "Trials", sort: "trials", width: 80, align: "end", cell: ({ trials }) => count(trials) },
-  ...columns.flatMap((name, index): Column<RunGroup>[] => [
-    {
-      id: `mean ${name}`,
-      header: `${name}: mean ± std`,
-      sort: `mean:${name}`,
-      width: widthOf(name) + 90,
-      align: "end",
-      cell: ({ figures }) => {
-        const own = figures[index];
-        return own === undefined ? NONE : <span title={`of ${count(own.count)} numbers`}>{spreadText(own)}</span>;
+  ...columns.flatMap((name, index): Column<RunGroup>[] => {
+    const descends = smaller_is_better[index] === false;
+    return [
+      {
+        id: `mean ${name}`,
+        header: `${name}: mean ± std`,
+        sort: `mean:${name}`,
+        descends,
+        width: widthOf(name) + 90,
+        align: "end",
+        cell: ({ figures }) => {
+          const own = figures[index];
+          return own === undefined ? NONE : <span title={`of ${count(own.count)} numbers`}>{spreadText(own)}</span>;
+        },
       },
-    },
-    { id: `min ${name}`, header: "min", sort: `min:${name}`, width: 90, align: "end", cell: ({ figures }) => number(figures[index]?.min) },
-    { id: `max ${name}`, header: "max", sort: `max:${name}`, width: 90, align: "end", cell: ({ figures }) => number(figures[index]?.max) },
-  ]),
+      { id: `min ${name}`, header: "min", sort: `min:${name}`, descends, width: 90, align: "end", cell: ({ figures }) => number(figures[index]?.min) },
+      { id: `max ${name}`, header: "max", sort: `max:${name}`, descends, width: 90, align: "end", cell: ({ figures }) => number(figures[index]?.max) },
+    ];
+  }),
 ];

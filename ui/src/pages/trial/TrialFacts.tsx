@@ -26,7 +26,7 @@ const Waits = ({ trial }: { trial: Trial }) => (
   <>
     <Text>{trial.reason === null ? trial.state_text : withoutCommand(trial.reason)}</Text>
     <Text color="fg.muted" fontSize="xs">
-      {trial.position === null ? "" : `Place ${trial.position} in pool ${trial.pool}. `}
+      {trial.position === null || trial.never_fits ? "" : `Place ${trial.position} in pool ${trial.pool}. `}
       {trial.expected ?? ""} {trial.expected_at === null ? null : <Since at={trial.expected_at} />}
     </Text>
   </>
@@ -116,18 +116,19 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
   const hparams = Object.entries(trial.hparams);
   const isWaiting = trial.state === "queued" || trial.state === "paused";
   const { best_checkpoint: best } = trial;
+  const hasStarted = trial.duration_s !== null || trial.best_metric !== null;
   return (
     <>
       <Facts
         facts={[
           isWaiting
-            ? { label: trial.state === "paused" ? "Paused" : "Waits", value: <Waits trial={trial} />, wide: true, first: true }
+            ? { label: trial.state === "paused" ? "Paused" : trial.never_fits ? "Cannot run" : "Waits", value: <Waits trial={trial} />, wide: true, first: true }
             : ENDED.has(trial.state)
               ? { label: "Ended", value: <Ended trial={trial} />, first: true }
               : { label: trial.is_inference ? "Computes" : "Trains", value: <Trains trial={trial} />, wide: true, first: true },
           trial.progress !== null && { label: "Progress", value: <Progress progress={trial.progress} />, first: true },
           ...inferenceFacts(trial),
-          !trial.is_inference && {
+          !trial.is_inference && hasStarted && {
             label: "Best metric",
             first: true,
             value: (
@@ -144,7 +145,7 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
               </>
             ),
           },
-          !trial.is_inference && {
+          !trial.is_inference && hasStarted && {
             label: "Best checkpoint",
             value:
               best === null ? (
@@ -170,7 +171,7 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
           { label: "Task log, DAG run", value: <TaskLinks task={trial.task} /> },
           { label: "Attempts", value: `${plural(trial.attempts, "attempt")}, ${trial.restarts} of ${plural(trial.max_restarts, "restart")} used` },
           { label: "Created", value: <Time at={trial.created_at} /> },
-          { label: trial.is_inference ? "Computed for" : "Trained for", value: trial.duration_s === null ? NONE : duration(trial.duration_s) },
+          trial.duration_s !== null && { label: trial.is_inference ? "Computed for" : "Trained for", value: duration(trial.duration_s) },
           trial.job_use !== null && { label: "Jobs", value: <Jobs trial={trial} use={trial.job_use} />, wide: true },
           { label: "Request", value: `${plural(trial.slots, "slot")} in pool ${trial.pool}, priority ${trial.priority}` },
         ]}

@@ -125,6 +125,17 @@ describe("the page of a trial", () => {
     expect(screen.getByText("The trial has not started yet.")).toBeTruthy();
   });
 
+  it("tells a trial that can never run from one that waits, and has no row for results before its first start", async () => {
+    const reason = "24 slots can never be granted: the pool has 2 hosts of 8 slots.";
+    serve(routes({ state: "queued", never_fits: true, reason, position: 1, duration_s: null, best_metric: null, best_step: null, metrics: [], attempts_list: [], placement: {} }));
+    show(<App />, ADDRESS);
+    expect((await screen.findByText(reason)).closest("dl")?.querySelector("dt")?.textContent).toBe("Cannot run");
+    expect(screen.getByTestId("state-badge").textContent).toBe("cannot run");
+    expect(screen.queryByText(/Place 1/)).toBeNull();
+    expect(screen.queryByText("Best metric")).toBeNull();
+    expect(screen.queryByText("Best checkpoint")).toBeNull();
+  });
+
   it("tells what it does before its ranks start", async () => {
     const reason = "Host gpu-1 builds the environment: downloads torch: 3 of 42 packages";
     const { attempts_list } = trial(7);

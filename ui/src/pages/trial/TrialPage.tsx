@@ -15,6 +15,7 @@ import { LIVE_MS, useData } from "../../hooks/useData";
 import { useMe } from "../../hooks/useMe";
 import { useTitle } from "../../hooks/useTitle";
 import { useUrlState } from "../../hooks/useUrlState";
+import { shownState } from "../../lib/states";
 import { CodeTab } from "../code/CodeTab";
 import { ConfigView } from "../experiment/ConfigView";
 import { FailureTab, failurePath } from "./FailureTab";
@@ -80,7 +81,7 @@ export const TrialView = ({ id }: { id: string }) => {
     <>
       {error === null ? null : <ErrorNotice error={error} onRetry={refresh} wasKnown what={`Trial ${id}`} />}
       <Stale stale={stale}>
-        <PageTitle heading={title} labels={data} mayEdit={mayEdit} onEdited={refresh} path={path} state={data.state} words={`trial ${id}`}>
+        <PageTitle heading={title} labels={data} mayEdit={mayEdit} onEdited={refresh} path={path} state={shownState(data)} words={`trial ${id}`}>
           <ActionButtons actions={actions} label={`Actions of trial ${id}`} onDone={refresh} />
         </PageTitle>
         <TrialNotices trial={data} />
