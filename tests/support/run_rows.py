@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.database.run_tables import latest_metrics
-from airflow_provider_dtrain.store.database.tables import experiments, labels, tags, trials
+from airflow_provider_dtrain.store.database.tables import allocations, experiments, labels, tags, trials
 from airflow_provider_dtrain.store.store import Store
 
 #: Hyperparameters of any type at each place; some names need quotes, or are no ASCII.
@@ -82,6 +82,13 @@ def _trial(
         "failure": None if facts["error"] is None else {"error": facts["error"]},
     }  # fmt: skip
     (trial_id,) = conn.execute(trials.insert().values(stored)).inserted_primary_key
+    # Of the requests that no host can serve, only those that wait count.
+    request, is_unservable = chance.choice([None, "waiting", "released"]), chance.random() < 0.5
+    facts["never_fits"] = request == "waiting" and is_unservable
+    if request is not None:
+        at = dict.fromkeys(("submitted_at", "requested_at", "renewed_at"), created)
+        asked = {"trial_id": trial_id, "pool": "gpus", "slots": 1, "state": request, "never_fits": is_unservable}
+        conn.execute(allocations.insert().values({**asked, **at}))
     name = chance.choice([None, "Best of all", "ünnamed"])
     own_tags = [tag for tag in TAGS if chance.random() < 0.2]
     _label(conn, "trial", trial_id, own_tags, name)
