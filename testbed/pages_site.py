@@ -185,7 +185,7 @@ def _id_of(store: Store, kind: str, name: str, number: str | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m testbed.pages_site", description="Keeps a seeded site running.")
     parser.add_argument("folder", type=Path, help="empty; it becomes AIRFLOW_HOME")
-    parser.add_argument("--scene", default="small", choices=("small", "failures", "large"))
+    parser.add_argument("--scene", default="small", choices=("small", "failures", "inference", "large"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     with PagesSite(options.folder.absolute(), scene=options.scene, has_airflow=options.scene != "large") as site:

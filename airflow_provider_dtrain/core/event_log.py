@@ -34,6 +34,8 @@ METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
 SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100, 4096
 #: Rows, columns, and characters of a value of the first results of a batch inference.
 PREVIEW_ROWS, PREVIEW_COLUMNS, PREVIEW_TEXT = 100, 40, 200
+#: Bad rows that an event about a finished shard names.
+BAD_ROWS_LIMIT = 20
 #: Tensors, or groups of them, of which a record of weights has digests, and hexadecimal digits of each.
 WEIGHTS_LIMIT, WEIGHT_DIGITS = 256, 8
 #: Folders on full file systems that an event ``exit`` names.
@@ -297,6 +299,18 @@ def _preview(value: Any, source: EventSource) -> bool:
     )
 
 
+def _bad_rows(value: Any, source: EventSource) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= BAD_ROWS_LIMIT
+        and all(isinstance(row, list) and len(row) == 3 and _is_bad_row(*row, source) for row in value)
+    )
+
+
+def _is_bad_row(row_id: Any, name: Any, error: Any, source: EventSource) -> bool:
+    return _count(row_id, source) and _text(LABEL_LIMIT)(name, source) and _text(4096)(error, source)
+
+
 def _digest(value: Any, _: EventSource) -> bool:
     return isinstance(value, str) and _HEX.fullmatch(value) is not None and len(value) == 64
 
@@ -361,7 +375,7 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
     },
     "shard_started": {"shard": _shard, "label": _text(LABEL_LIMIT), "tries": _count},
     "shard_done": {
-        "shard": _shard, "rows": _count, "rows_bad": _maybe(_count), "bytes": _count,
+        "shard": _shard, "rows": _count, "rows_bad": _maybe(_count), "bad_rows": _maybe(_bad_rows), "bytes": _count,
         "part": _maybe(_text(4096)), "sha256": _text(64),
         "seconds": _number,
     },

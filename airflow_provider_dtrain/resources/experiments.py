@@ -146,3 +146,5 @@ class ExperimentDetail(ExperimentSummary):
     config_description: str
     config_labels: list[str]
     hyperparameters: list[Hyperparameter]
+    #: Its trials are batch inferences, which have shards instead of metrics and checkpoints.
+    is_inference: bool

@@ -16,6 +16,18 @@ class ResultColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BadRow:
+    """A row of the input that could not be read or computed."""
+
+    shard: Count
+    #: Row id.
+    row: Count
+    #: File, or file and line.
+    name: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResultPreview:
     """First rows of the shard that was finished first, as short texts. Without a report there are no columns."""
 
@@ -27,3 +39,5 @@ class ResultPreview:
     #: Number and name of the shard.
     shard: Count
     label: str
+    #: The first ones of the shards that were finished last, at most 100.
+    bad_rows: list[BadRow]

@@ -82,6 +82,18 @@ class Shards:
         return conn.scalars(query).first()
 
     @reads
+    def bad_rows(self, conn: Connection, trial_id: int, *, most: int) -> list[Mapping[str, Any]]:
+        """Return the latest reports about finished shards with bad rows, latest first."""
+        query = (
+            sa.select(events.c.body)
+            .join(attempts, attempts.c.id == events.c.attempt_id)
+            .where(attempts.c.trial_id == trial_id, events.c.kind == DONE, events.c.body["rows_bad"].as_float() > 0)
+            .order_by(events.c.id.desc())
+            .limit(most)
+        )
+        return list(conn.scalars(query))
+
+    @reads
     def troubles(self, conn: Connection, trial_id: int, *, most: int) -> list[Mapping[str, Any]]:
         """Return the latest reports about shards that failed or were set aside, latest first."""
         query = (

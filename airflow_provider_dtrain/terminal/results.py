@@ -1,4 +1,4 @@
-"""``trials results``: the first rows of a batch inference."""
+"""``trials results``: the first rows of a batch inference, and its bad rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def results(args: Namespace, source: Source) -> None:
-    """Show the first rows of the results of a batch inference."""
+    """Show the first rows of the results of a batch inference, and rows that could not be computed."""
     found = source.results(args.trial_id)
     names = [column.name for column in found.columns]
     empty = f"Trial {args.trial_id} has reported no results: none of its shards is done, or all were done before it."
@@ -22,3 +22,6 @@ def results(args: Namespace, source: Source) -> None:
         note(f"The first {len(found.rows)} rows of shard {found.shard} ({found.label}).")
         if found.columns_in_all > len(names):
             note(f"{found.columns_in_all - len(names)} more columns are in the results.")
+    if is_table(args):
+        for row in found.bad_rows:
+            note(f"Bad row {row.row} of shard {row.shard}, {row.name}: {row.error}")

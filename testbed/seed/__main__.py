@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from testbed.seed import failures, large, live, small
+from testbed.seed import failures, inference, large, live, small
 from testbed.seed.airflow_side import seed_airflow
 from testbed.seed.copies import copy_files
 from testbed.seed.simulation import Simulation
@@ -19,6 +19,7 @@ from testbed.seed.simulation import Simulation
 SCENES: dict[str, tuple[float, Callable[[Simulation], None]]] = {
     "small": (small.HOURS, small.small),
     "failures": (failures.HOURS, failures.failures),
+    "inference": (inference.HOURS, inference.inference),
     "large": (large.HOURS, large.large),
 }
 

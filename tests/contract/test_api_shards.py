@@ -140,6 +140,27 @@ def test_results_reach_a_terminal_without_its_control_characters(
     assert "onerror" in shown.out
 
 
+def test_a_shard_that_failed_several_times_is_one_trouble(store, inference) -> None:
+    failures = [shard("failed", 1, error=f"try {number}") for number in range(3)]
+    ticket = inference(began(5, 5), *failures, shard("skipped", 1, error="try 2"), shard("failed", 4, error="once"))
+    troubles = Api(store).get(f"/trials/{ticket.trial_id}/shards")["troubles"]
+    assert [(one["shard"], one["state"], one["failures"], one["error"]) for one in troubles] == [
+        (4, "failed", 1, "once"),
+        (1, "skipped", 3, "try 2"),
+    ]
+
+
+def test_bad_rows_are_named_to_users_who_may_read_logs(store, inference) -> None:
+    row = [70_001, f"scan{EVIL}.jpg", "no image"]
+    bad = shard("done", 2, rows=7, rows_bad=3, bad_rows=[row, [70_002, "b.jpg", "no image"]])
+    ticket = inference(began(5, 5), shard("done", 0, rows=10, rows_bad=0, bad_rows=[]), bad)
+    path = f"/trials/{ticket.trial_id}/results"
+    rows = Api(store).get(path)["bad_rows"]
+    assert rows[0] == {"shard": 2, "row": 70_001, "name": f"scan{EVIL}.jpg", "error": "no image"}
+    assert len(rows) == 2
+    assert Api(store, logs=False).refusal("GET", path)[:2] == (403, "forbidden")
+
+
 def test_bad_rows_are_counted_over_attempts_and_named_in_the_progress(store, inference) -> None:
     ticket = inference({**began(5, 3), "rows_bad": 4}, shard("started", 2), shard("done", 2, rows=7, rows_bad=3))
     page = Api(store).get(f"/trials/{ticket.trial_id}/shards")

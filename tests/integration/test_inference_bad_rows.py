@@ -54,6 +54,9 @@ def test_rows_that_cannot_be_computed_are_set_aside_alone(place, alone, policy):
     # Metrics that were added before an exception do not count.
     assert about["metrics"]["seen"] == ROWS - 2
     assert sorted(event["rows_bad"] for event in events(ranks, "shard_done"))[-2:] == [0, 2]
+    named = [row for event in events(ranks, "shard_done") for row in event["bad_rows"]]
+    assert [row[0] for row in named] == BAD
+    assert all("is bad" in row[2] for row in named)
     assert [event["tries"] for event in events(ranks, "shard_failed")] == [1, 2]
 
 

@@ -109,7 +109,10 @@ GOOD: dict[str, dict[str, Any]] = {
         "resumed": True, "finished": "0-3,7",
     },
     "shard_started": {"shard": 3, "label": "part-3.parquet rows 0-9", "tries": 1},
-    "shard_done": {"shard": 3, "rows": 10, "bytes": 99, "part": "p", "sha256": "a" * 64, "seconds": 0.5},
+    "shard_done": {
+        "shard": 3, "rows": 10, "rows_bad": 1, "bad_rows": [[7, "a.jpg", "no image"]], "bytes": 99, "part": "p",
+        "sha256": "a" * 64, "seconds": 0.5,
+    },
     "shard_failed": {"shard": 3, "label": "part-3", "error": "poison", "tries": 3, "is_final": True},
     "shard_skipped": {"shard": 3, "label": "part-3", "error": "poison"},
     "manifest": {
@@ -224,6 +227,10 @@ def test_hosts_ranks_and_the_control_side_agree_on_the_longest_line() -> None:
         ("shard_started", {"shard": 10_000_000}),
         ("shard_started", {"label": "x" * 1025}),
         ("shard_failed", {"error": "x" * 4097}),
+        ("shard_done", {"bad_rows": [[7, "a.jpg", "no image"]] * 21}),
+        ("shard_done", {"bad_rows": [[7, "a.jpg"]]}),
+        ("shard_done", {"bad_rows": [["7", "a.jpg", "no image"]]}),
+        ("shard_done", {"bad_rows": [[7, "x" * 1025, "no image"]]}),
     ],
 )
 def test_events_of_shards_are_bounded(kind: str, more: dict[str, Any]) -> None:

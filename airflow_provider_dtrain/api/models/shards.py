@@ -8,7 +8,7 @@ from airflow_provider_dtrain.api.models.common import Model
 
 
 class ShardTrouble(Model):
-    """A report of a rank about a shard that failed or was set aside."""
+    """A shard that failed or was set aside."""
 
     shard: int
     #: Source and rows in words.
@@ -16,6 +16,8 @@ class ShardTrouble(Model):
     state: Literal["failed", "skipped"]
     #: Message of the latest error.
     error: str
+    #: Failures that ranks reported.
+    failures: int
 
 
 class Shards(Model):

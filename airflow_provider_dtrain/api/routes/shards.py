@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -21,7 +21,7 @@ from airflow_provider_dtrain.core.lifecycle.inference_progress import (
     inference_text,
     shard_states,
 )
-from airflow_provider_dtrain.core.lifecycle.shard_blame import SKIPPED, shard_failures
+from airflow_provider_dtrain.core.lifecycle.shard_blame import FAILED, SKIPPED, shard_failures
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.queries.rights import readable_trial
@@ -33,6 +33,8 @@ router = APIRouter(route_class=StoreRoute, tags=["trial"], responses=ERRORS)
 #: Shards of an answer with their states. Each poll reads two events per shard: 0.25 s of CPU time for this number.
 SHARDS_MOST = 20_000
 TROUBLES_MOST = 100
+#: Reports that are read for them: a shard fails three times before it is set aside.
+TROUBLE_REPORTS_MOST = 4 * TROUBLES_MOST
 
 
 @router.get("/trials/{trial_id}/shards", **guarded(Rule.READ))
@@ -60,7 +62,7 @@ def shards(call: CallDep, trial_id: int) -> Shards:
         words=inference_text(progress) if counts.total else "",
         location=str(section["outputs"]["path"]),
         on_bad_row=section.get("on_bad_row") or "fail",
-        troubles=[_trouble(one) for one in store.shards.troubles(trial_id, most=TROUBLES_MOST)],
+        troubles=_troubles(store.shards.troubles(trial_id, most=TROUBLE_REPORTS_MOST)),
     )
 
 
@@ -86,6 +88,19 @@ def _numbers(states: str, progress: InferenceProgress) -> dict[str, int]:
     return {state.name.lower(): found[state.value] for state in ShardState}
 
 
-def _trouble(body: Mapping[str, Any]) -> ShardTrouble:
+def _troubles(reports: Sequence[Mapping[str, Any]]) -> list[ShardTrouble]:
+    """Return one record per shard.
+
+    :param reports: latest first
+    """
+    latest: dict[int, Mapping[str, Any]] = {}
+    for body in reports:
+        latest.setdefault(body["shard"], body)
+    failures = Counter(body["shard"] for body in reports if body["kind"] == FAILED)
+    return [_trouble(body, failures[shard]) for shard, body in list(latest.items())[:TROUBLES_MOST]]
+
+
+def _trouble(body: Mapping[str, Any], failures: int) -> ShardTrouble:
     state: Literal["failed", "skipped"] = "skipped" if body["kind"] == SKIPPED else "failed"
-    return ShardTrouble(shard=body["shard"], label=str(body["label"]), state=state, error=str(body["error"]))
+    label, error = str(body["label"]), str(body["error"])
+    return ShardTrouble(shard=body["shard"], label=label, state=state, error=error, failures=failures)

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from airflow_provider_dtrain.core.lifecycle.failure_cause import CauseKind
 
 #: Page, or part of the trial's page, that helps.
-StepPage = Literal["log", "training", "config", "compare", "cluster", "queue", "task_log", "files"]
+StepPage = Literal["log", "training", "config", "compare", "cluster", "queue", "task_log", "files", "shards"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,11 @@ _STEPS: Final[Mapping[str, tuple[_Row, ...]]] = {
     "MaxRuntimeError": (("Raise max_runtime, or train for less.", None, "config"),),
     "MetricMissingError": (("Report the metric that the searcher needs, or name another one.", None, "config"),),
     "LogPolicyError": (("See the log policy that ended the trial.", None, "config"),),
+    "BadShardError": (
+        ("See which shards failed, and with which errors.", None, "shards"),
+        ("Mend the input or the processor, and run it again: only the missing shards are computed.", None, None),
+        ("Or set bad shards aside: on_bad_shard: skip in the section inference.", None, "config"),
+    ),
     "SlotsTakenError": (("See the jobs of its pool.", None, "queue"),),
 }
 

@@ -87,6 +87,7 @@ def experiment_detail(store: Store, rights: Rights, experiment_id: int) -> Exper
         config_description=str(document.get("description") or ""),
         config_labels=[str(label) for label in document.get("labels") or ()],
         hyperparameters=_hyperparameters(config),
+        is_inference=bool(document.get("inference")),
     )
 
 

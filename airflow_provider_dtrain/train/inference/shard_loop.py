@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 #: Failures after which a shard fails the run, or is set aside.
 MOST_TRIES = 3
+#: Bad rows of a shard that are reported, and characters of each name and error. The manifest has more.
+BAD_ROWS_SHOWN, BAD_ROW_CHARACTERS = 3, 500
 
 
 class ShardLoop:
@@ -211,9 +213,11 @@ class ShardLoop:
         self._queue.post(entry)
         self._queue.count_rows(entry.rows_read)
         self._has_succeeded = True
+        bad_rows = entry.bad_rows[:BAD_ROWS_SHOWN]
         facts = {
             "rows": entry.rows,
             "rows_bad": entry.rows_bad,
+            "bad_rows": [[row, name[:BAD_ROW_CHARACTERS], error[:BAD_ROW_CHARACTERS]] for row, name, error in bad_rows],
             "bytes": entry.size,
             "part": entry.part,
             "sha256": entry.sha256,

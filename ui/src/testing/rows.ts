@@ -25,7 +25,7 @@ export const experiment = (values: object = {}) => ({
   config_id: 1, has_epochs: false, config_description: "", config_labels: [], search: { search_id: 1, method: "asha", units: "epochs", seed: 1, divisor: 4, rungs: { 0: [1, 4] } }, best_checkpoint: null, weight: 1, max_slots: null, requested_by: null,
   metrics: [{ group: "validation", name: "loss" }, { group: "validation", name: "accuracy" }],
   hyperparameters: [{ name: "lr", kind: "float", log: true, minimum: 0.001, maximum: 0.1, values: null }, { name: "opt", kind: "categorical", log: false, minimum: null, maximum: null, values: ["adam", "sgd"] }],
-  fork: { possible: true, reason: "" }, ...values,
+  is_inference: false, fork: { possible: true, reason: "" }, ...values,
 });
 
 /** One curve of a chart with several trials. */

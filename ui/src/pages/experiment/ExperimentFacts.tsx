@@ -101,7 +101,7 @@ export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
             </>
           ),
         },
-        { label: "Best trial", first: true, value: <Best experiment={experiment} /> },
+        !experiment.is_inference && { label: "Best trial", first: true, value: <Best experiment={experiment} /> },
         ended_at === null
           ? { label: "Expected end", value: expected_end === null ? "unknown: too few trials have ended, and too few reports" : <Since at={expected_end} /> }
           : { label: "Ended", value: <Time at={ended_at} /> },
@@ -118,7 +118,7 @@ export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
         },
         experiment.config_description !== "" && { label: "Description in the configuration", value: experiment.config_description, wide: true },
         experiment.config_labels.length > 0 && { label: "Labels in the configuration", value: <Tags tags={experiment.config_labels} /> },
-        { label: "Searcher", value: searcher(experiment) },
+        !experiment.is_inference && { label: "Searcher", value: searcher(experiment) },
         { label: "Owner and project", value: <Place experiment={experiment} /> },
         { label: "DAG run", value: <DagLinks experiment={experiment} /> },
         (weight !== 1 || max_slots !== null) && { label: "Share of the queue", value: `weight ${number(weight)}${max_slots === null ? "" : `, at most ${plural(max_slots, "slot")}`}` },

@@ -80,11 +80,12 @@ export const ExperimentView = ({ id }: { id: string }) => {
   const actions = isGone ? [] : experimentActions(data, mayChangePriority);
   const failures = failedOf(data.trials) === 0 ? [] : [{ id: "failures", label: "Failures", content: () => <FailuresTab experiment={data} /> }];
   const isBroken = haveMostFailed(data.trials);
+  const curves = { id: "curves", label: "Curves", content: () => <CurvesTab experiment={data} /> };
+  const trials = { id: "trials", label: "Trials", content: () => <TrialsTab experiment={data} /> };
   const tabs = [
     ...(isBroken ? failures : []),
-    { id: "curves", label: "Curves", content: () => <CurvesTab experiment={data} /> },
-    { id: "trials", label: "Trials", content: () => <TrialsTab experiment={data} /> },
-    { id: "hyperparameters", label: "Hyperparameters", content: () => <HyperparametersTab experiment={data} /> },
+    ...(data.is_inference ? [trials, ...(data.metrics.length === 0 ? [] : [curves])] : [curves, trials]),
+    ...(data.is_inference ? [] : [{ id: "hyperparameters", label: "Hyperparameters", content: () => <HyperparametersTab experiment={data} /> }]),
     ...(data.search === null ? [] : [{ id: "rungs", label: "Rungs", content: () => <RungsTab experiment={data} /> }]),
     ...(isBroken ? [] : failures),
     { id: "comments", label: "Comments", content: () => <CommentsTab path={path} words={`experiment ${id}`} /> },

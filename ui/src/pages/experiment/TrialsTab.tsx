@@ -30,8 +30,8 @@ const USUAL = { q: "", state: "", sort: "", columns: [] as readonly string[], pi
 const LEAST_PX = 480;
 
 /** Return the order of the table until the user chooses another one: best first. */
-export const usualSort = ({ metric, smaller_is_better }: Pick<Experiment, "metric" | "smaller_is_better">): string =>
-  metric === null ? "number" : smaller_is_better ? "best_metric" : "-best_metric";
+export const usualSort = ({ is_inference, metric, smaller_is_better }: Pick<Experiment, "is_inference" | "metric" | "smaller_is_better">): string =>
+  metric === null || is_inference ? "number" : smaller_is_better ? "best_metric" : "-best_metric";
 
 const keyOf = ({ trial_id }: TrialRow) => trial_id;
 
@@ -39,12 +39,12 @@ const keyOf = ({ trial_id }: TrialRow) => trial_id;
 export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
   const [view, setView] = useUrlState(USUAL);
   const navigate = useNavigate();
-  const { best_trial, hyperparameters, metric, search, smaller_is_better, experiment_id } = experiment;
+  const { best_trial, hyperparameters, is_inference, metric, search, smaller_is_better, experiment_id } = experiment;
   const columns = useMemo(
-    () => trialColumns({ best_trial, hyperparameters, metric, search, smaller_is_better }),
-    [best_trial, hyperparameters, metric, search, smaller_is_better],
+    () => trialColumns({ best_trial, hyperparameters, is_inference, metric, search, smaller_is_better }),
+    [best_trial, hyperparameters, is_inference, metric, search, smaller_is_better],
   );
-  const glance = useMemo(() => trialGlance({ best_trial, metric }), [best_trial, metric]);
+  const glance = useMemo(() => trialGlance({ best_trial, is_inference, metric }), [best_trial, is_inference, metric]);
   const chosen = view.columns.length > 0 ? view.columns : usualColumns(columns);
   const shown = useMemo(() => chosenColumns(columns, view.columns.length > 0 ? view.columns : usualColumns(columns)), [columns, view.columns]);
   const sort = view.sort === "" ? usualSort(experiment) : view.sort;

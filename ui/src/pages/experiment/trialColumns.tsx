@@ -32,10 +32,21 @@ export const trainedText = ({ units: done, epochs, rung }: Pick<TrialRow, "epoch
 const shareText = ({ progress }: Pick<TrialRow, "progress">): string =>
   progress?.share === null || progress?.share === undefined ? "" : ` (${percent(progress.share)})`;
 
-/** A trial on a phone: state and name, then its best value and the reason. */
-export const trialGlance = ({ best_trial, metric }: Pick<Experiment, "best_trial" | "metric">): Glance<TrialRow> => ({
-  header: "State, trial, best",
-  covers: ["state", "trial", "best_metric", "reason"],
+/** Return how many shards of a batch inference are done, in words. */
+const shardsText = ({ shards }: TrialRow): string => (shards === null ? NONE : `${count(shards.done)} of ${count(shards.total)}${shards.skipped === 0 ? "" : `, ${count(shards.skipped)} set aside`}`);
+
+/** Columns of batch inferences, in place of those of a training. */
+const INFERENCE_COLUMNS: readonly Column<TrialRow>[] = [
+  { id: "shards", header: "Shards", width: 150, align: "end", cell: shardsText },
+  { id: "rows", header: "Rows", width: 120, align: "end", cell: ({ shards }) => (shards === null ? NONE : count(shards.rows_done)) },
+  { id: "rows_bad", header: "Bad rows", width: 90, align: "end", cell: ({ shards }) => (shards === null ? NONE : count(shards.rows_bad)) },
+  { id: "rows_per_s", header: "Rows per second", width: 140, align: "end", cell: ({ shards }) => number(shards?.rows_per_s ?? null) },
+];
+
+/** A trial on a phone: state and name, then its best value, or the shards of a batch inference, and the reason. */
+export const trialGlance = ({ best_trial, is_inference, metric }: Pick<Experiment, "best_trial" | "is_inference" | "metric">): Glance<TrialRow> => ({
+  header: is_inference ? "State, trial, shards" : "State, trial, best",
+  covers: ["state", "trial", is_inference ? "shards" : "best_metric", "reason"],
   top: (row) => (
     <>
       <StateBadge state={shownState(row)} />
@@ -45,12 +56,12 @@ export const trialGlance = ({ best_trial, metric }: Pick<Experiment, "best_trial
       </PageLink>
     </>
   ),
-  below: ({ best_metric, reason }) => [best_metric === null ? "" : `${metric ?? "best"} ${number(best_metric)}`, reason ?? ""].filter(Boolean).join(", ") || NONE,
+  below: (row) => [is_inference ? `${shardsText(row)} shards` : row.best_metric === null ? "" : `${metric ?? "best"} ${number(row.best_metric)}`, row.reason ?? ""].filter(Boolean).join(", ") || NONE,
   wraps: ({ reason }) => reason !== null,
 });
 
 /** Columns of the table of trials: one per hyperparameter of the experiment. */
-export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperparameters" | "metric" | "search" | "smaller_is_better">): Column<TrialRow>[] => {
+export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperparameters" | "is_inference" | "metric" | "search" | "smaller_is_better">): Column<TrialRow>[] => {
   const varied = experiment.hyperparameters.filter(({ kind }) => kind !== "const");
   const constant = experiment.hyperparameters.filter(({ kind }) => kind === "const");
   const units = experiment.search?.units;
@@ -69,8 +80,10 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
     },
     { id: "number", header: "Number", sort: "number", width: 74, align: "end", optional: true, cell: ({ number: place }) => String(place) },
     { id: "state", header: "State", sort: "state", width: 124, cell: (row) => <StateBadge state={shownState(row)} /> },
+    ...(experiment.is_inference ? INFERENCE_COLUMNS : []),
     {
       id: "best_metric",
+      optional: experiment.is_inference,
       header: experiment.metric === null ? "Best" : `Best ${experiment.metric}`,
       sort: "best_metric",
       descends: !experiment.smaller_is_better,
@@ -81,7 +94,7 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
     ...varied.map(({ name }, index): Column<TrialRow> => ({
       id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: widthOf(name), align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
     })),
-    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: (row) => `${trainedText(row, units)}${shareText(row)}` },
+    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", optional: experiment.is_inference, cell: (row) => `${trainedText(row, units)}${shareText(row)}` },
     { id: "bracket", header: "Bracket", width: 78, align: "end", optional: !hasBrackets, cell: ({ bracket }) => String(bracket) },
     { id: "rung", header: "Rung", sort: "rung", width: 66, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
     { id: "best_step", header: "Best at step", width: 120, align: "end", optional: true, cell: ({ best_step }) => count(best_step) },

@@ -16,7 +16,7 @@ const shards = (values: object = {}) => ({
 });
 
 const results = (values: object = {}) => ({
-  columns: [{ name: "id", type: "int64" }, { name: HOSTILE, type: "string" }], columns_in_all: 3, rows: [["1", null], ["2", HOSTILE]], shard: 4, label: "part-4", ...values,
+  columns: [{ name: "id", type: "int64" }, { name: HOSTILE, type: "string" }], columns_in_all: 3, rows: [["1", null], ["2", HOSTILE]], shard: 4, label: "part-4", bad_rows: [], ...values,
 });
 
 const routes = (values: object = {}, more: object = {}) => ({
@@ -42,10 +42,11 @@ describe("the shards of a trial", () => {
   });
 
   it("name failures as text", async () => {
-    const troubles = [{ shard: 1, label: HOSTILE, state: "skipped", error: `ValueError: ${HOSTILE}` }];
+    const troubles = [{ shard: 1, label: HOSTILE, state: "skipped", error: `ValueError: ${HOSTILE}\u202e`, failures: 3 }];
     serve(routes({}, { "trials/7/shards": { body: shards({ troubles }) } }));
     const { container } = show(<App />, ADDRESS);
-    expect(await screen.findByText(`ValueError: ${HOSTILE}`)).toBeTruthy();
+    expect(await screen.findByText(`ValueError: ${HOSTILE}\\u202e`)).toBeTruthy();
+    expect(screen.getByText("3 times")).toBeTruthy();
     expect(container.querySelector("img")).toBeNull();
   });
 
@@ -90,6 +91,24 @@ describe("the page of a batch inference", () => {
     show(<App />, ADDRESS);
     expect(await screen.findByText("3 marked in the column error")).toBeTruthy();
     expect(screen.queryByText("First results")).toBeNull();
+  });
+
+  it("names bad rows, with marks of direction as escapes", async () => {
+    const bad_rows = [{ shard: 17, row: 70_001, name: "invoice\u202egnp.exe", error: "no image" }];
+    serve(routes({}, { "trials/7/results": { body: results({ bad_rows }) }, "trials/7/shards": { body: shards({ rows_bad: 1, on_bad_row: "skip" }) } }));
+    show(<App />, ADDRESS);
+    const table = await screen.findByRole("region", { name: "Bad rows" });
+    expect(within(table).getByText("invoice\\u202egnp.exe")).toBeTruthy();
+    expect(within(table).getByText("17")).toBeTruthy();
+    expect(within(table).getByText("row id 70001")).toBeTruthy();
+  });
+
+  it("leaves out states that no shard of an ended run has", async () => {
+    const ended = { total: 2, states: "ds", done: 1, running: 0, waiting: 0, failed: 0, skipped: 1 };
+    serve(routes({ state: "completed", ended_at: "2026-01-31T12:30:00Z", progress: null }, { "trials/7/shards": { body: shards(ended) } }));
+    show(<App />, ADDRESS);
+    const legend = await screen.findByRole("list", { name: "Legend of the shards" });
+    expect(within(legend).getAllByRole("listitem").map((item) => item.textContent)).toEqual(["1 done", "1 set aside"]);
   });
 
   it("has the words of an inference, and none of a training", async () => {

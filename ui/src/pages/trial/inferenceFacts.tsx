@@ -6,8 +6,8 @@ import { count, NONE, number } from "../../format/numbers";
 export const inferenceFacts = ({ is_inference, progress, shards }: Trial): readonly (Fact | false)[] =>
   is_inference
     ? [
-        { label: "Rows", value: shards === null ? NONE : shards.rows === null ? count(shards.rows_done) : `${count(shards.rows_done)} of ${count(shards.rows)}` },
-        progress === null && { label: "Shards", value: shards === null ? NONE : `${count(shards.done)} of ${count(shards.total)}${shards.skipped === 0 ? "" : `, ${count(shards.skipped)} set aside`}` },
-        { label: "Rows per second", value: number(shards?.rows_per_s ?? null) },
+        { label: "Rows", first: true, value: shards === null ? NONE : shards.rows === null ? count(shards.rows_done) : `${count(shards.rows_done)} of ${count(shards.rows)}` },
+        progress === null && { label: "Shards", first: true, value: shards === null ? NONE : `${count(shards.done)} of ${count(shards.total)}${shards.skipped === 0 ? "" : `, ${count(shards.skipped)} set aside`}` },
+        { label: "Rows per second", first: true, value: number(shards?.rows_per_s ?? null) },
       ]
     : [];

@@ -17,7 +17,7 @@ export const SHARD_STATES: readonly { state: ShardState; words: string }[] = [
   { state: "done", words: "done" },
   { state: "running", words: "running" },
   { state: "waiting", words: "waiting" },
-  { state: "failed", words: "failed, tried again unless the run has ended" },
+  { state: "failed", words: "failed" },
   { state: "skipped", words: "set aside" },
 ];
 
