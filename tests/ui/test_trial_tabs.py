@@ -92,6 +92,62 @@ def test_the_contour_follows_the_chosen_hyperparameters_and_has_a_table(
     assert faults(page) == []
 
 
+@BOTH
+def test_the_rank_plot_has_all_trials_and_its_table_ranks_the_best_trial_highest(
+    visit: Callable[..., Visit], site: PagesSite, screenshot: Callable[[Visit, str], None], theme: str, width: int
+) -> None:
+    one = visit("viewer", theme, width=width)
+    page = one.open(site.address(f"{ASHA}?tab=hyperparameters&draw=rank&pair=lr&pair=dropout"))
+    title = "Rank by accuracy over lr and dropout"
+    chart = page.get_by_role("img", name=title)
+    expect(chart).to_have_attribute("data-points", "32")
+    expect(page.get_by_text("A colour is the place of a trial among 32 trials")).to_be_visible()
+    chart.scroll_into_view_if_needed()
+    # Points of the best trials and of the worst ones have different colours.
+    colours = chart.locator("canvas").evaluate(
+        """canvas => {
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            const found = new Set();
+            for (let at = 0; at < data.length; at += 4) {
+                const [r, g, b] = data.slice(at, at + 3);
+                const isColoured = data[at + 3] > 200 && Math.max(r, g, b) - Math.min(r, g, b) > 60;
+                if (isColoured) found.add(`${r >> 4} ${g >> 4} ${b >> 4}`);
+            }
+            return found.size;
+        }"""
+    )
+    assert colours >= 8
+    screenshot(one, f"rank-{theme}-{width}")
+    assert faults(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_role("group", name=f"View of {title}").get_by_role("button", name="Table").click()
+    rows = page.get_by_role("region", name="Trials by lr and dropout").get_by_role("row")
+    best, next_best = (rows.nth(number).get_by_role("cell").all_inner_texts() for number in (1, 2))
+    assert (best[3], float(best[4])) == ("0.8834", 1.0)
+    assert float(next_best[4]) < 1.0
+
+
+@BOTH
+def test_an_importance_of_too_few_trials_is_refused_and_one_that_may_be_chance_is_marked(
+    visit: Callable[..., Visit], site: PagesSite, screenshot: Callable[[Visit, str], None], theme: str, width: int
+) -> None:
+    one = visit("viewer", theme, width=width)
+    page = one.open(site.address("/plugin/dtrain/experiments/{experiment mnist-grid}?tab=hyperparameters"))
+    card = page.get_by_role("region", name="Importance for accuracy")
+    expect(card).to_contain_text("Too few trials: the importance needs 10 ended ones with a metric, and there are 6.")
+    expect(card.get_by_role("listitem")).to_have_count(0)
+    card.scroll_into_view_if_needed()
+    screenshot(one, f"importance-too-few-{theme}-{width}")
+    assert faults(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page = one.open(site.address(f"{ASHA}?tab=hyperparameters"))
+    bars = page.get_by_role("region", name="Importance for accuracy").get_by_role("listitem")
+    expect(bars).to_have_count(4)
+    expect(bars.nth(0)).to_contain_text("lr")
+    expect(bars.nth(0)).not_to_contain_text("may be chance")
+    expect(bars.nth(3)).to_contain_text("optimizer may be chance")
+
+
 def test_the_colours_of_the_heat_map_and_the_spans_of_use_are_in_the_address(visit: Callable[..., Visit]) -> None:
     page = visit("viewer").open("/plugin/dtrain/cluster")
     page.get_by_role("group", name="Colour of the squares").get_by_text("Temperature").click()

@@ -83,7 +83,7 @@ def test_trials_that_cannot_be_judged_do_not_count():
     found = importance(dimensions(SPACE), judged, smaller_is_better=True)
     assert found == importance(dimensions(SPACE), list(trials()), smaller_is_better=True)
     few = importance(dimensions(SPACE), list(trials())[:9], smaller_is_better=True)
-    assert few.note == "It needs 10 ended trials with a metric, and there are 9."
+    assert few.note == "Too few trials: the importance needs 10 ended ones with a metric, and there are 9."
 
 
 def test_hyperparameters_that_do_not_matter_have_equal_shares():

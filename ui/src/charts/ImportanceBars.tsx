@@ -12,6 +12,10 @@ interface Props {
 /** Above this chance, an importance is no evidence. The note of the API has the same limit. */
 const DOUBTFUL = 0.05;
 
+/** Looks of bars that are no evidence, and of the other ones. Their colours are nearly the same. */
+const HOLLOW = { borderColor: "fg.muted", borderWidth: 1 } as const;
+const SOLID = { bg: "brand.solid" } as const;
+
 const isDoubtful = (chance: number | null | undefined): boolean => chance !== null && chance !== undefined && chance > DOUBTFUL;
 
 const share = (value: number): number => (Number.isFinite(value) ? Math.min(1, Math.max(0, value)) : 0);
@@ -48,7 +52,7 @@ export const ImportanceBars = ({ rows, chosen, onChoose }: Props) => (
             <Box fontVariantNumeric="tabular-nums">{percent(value)}</Box>
           </Box>
           <Box bg="bg.emphasized" borderRadius="full" height="6px" mt={1}>
-            <Box bg={isDoubtful(chance) ? "fg.muted" : "brand.solid"} borderRadius="full" height="6px" style={{ width: `${100 * share(value)}%` }} />
+            <Box {...(isDoubtful(chance) ? HOLLOW : SOLID)} borderRadius="full" height="6px" style={{ width: `${100 * share(value)}%` }} />
           </Box>
         </chakra.button>
       </li>

@@ -30,7 +30,7 @@ export const PlotBox = ({ x, y, height, colors, paint, when, crosshair = true, o
   const calls = { paint: useStable(paint), onPointer: useStable(onPointer), onZoom: useStable(onZoom ?? nothing), onClick: useStable(onClick) };
   const newest = useRef({ x, y, colors, calls });
   const report = useStable(onHost);
-  const [xLog, yLog, rows, name] = [x.scale.log, y.scale.log, Boolean(y.labels), x.name];
+  const [xLog, yLog, rows, nameX, nameY] = [x.scale.log, y.scale.log, Boolean(y.labels), x.name, y.name];
   useEffect(() => {
     newest.current = { x, y, colors, calls };
   });
@@ -46,7 +46,7 @@ export const PlotBox = ({ x, y, height, colors, paint, when, crosshair = true, o
       setHost(null);
       report(null);
     };
-  }, [height, xLog, yLog, rows, name, report, crosshair, hasZoom]);
+  }, [height, xLog, yLog, rows, nameX, nameY, report, crosshair, hasZoom]);
   useEffect(() => {
     host?.update(x, y, colors);
     // The caller names the values on which its paint depends.

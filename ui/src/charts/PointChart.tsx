@@ -1,6 +1,7 @@
 import { Box } from "@chakra-ui/react";
 import { memo, type ReactNode, useState } from "react";
 
+import { visible } from "../lib/visible";
 import { type Dimension, labelsOf } from "./dimensions";
 import { type Points } from "./lines";
 import { PlotBox } from "./PlotBox";
@@ -39,6 +40,7 @@ const axisOf = (dimension: Dimension, most: number): AxisSpec => ({
   scale: { min: dimension.absent > 0 ? -0.13 : -MARGIN, max: 1 + MARGIN, log: false },
   kind: "number",
   zone: "UTC",
+  name: `${visible(dimension.name)}${dimension.scale?.log === true ? " (log)" : ""}`,
   labels: [...(dimension.absent > 0 ? [{ value: -0.08, text: "absent" }] : []), ...labelsOf(dimension, most).map(({ place, text }) => ({ value: place, text }))],
 });
 

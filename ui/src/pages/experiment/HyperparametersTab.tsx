@@ -115,8 +115,8 @@ const Shown = ({ experiment, data, metric }: ShownProps) => {
       </ChartFrame>
       {hasBrush ? <SelectedTrials data={data} marks={marks} metric={metric} names={names} smallerIsBetter={better} /> : null}
       <Grid gap={3} gridTemplateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) minmax(0, 1.4fr)", "2xl": "minmax(0, 0.8fr) minmax(0, 1.2fr) minmax(0, 1.2fr)" }}>
-        <ChartFrame image={data.importance.length > 0 ? [] : undefined} notes={[data.importance_note]} title={`Importance for ${metric}`}>
-          {data.importance.length > 0 ? <ImportanceBars chosen={chosen} onChoose={(scatter) => setView({ scatter })} rows={data.importance} /> : null}
+        <ChartFrame image={data.importance.length > 0 ? [] : undefined} notes={[data.importance.length > 0 && data.importance_note]} title={`Importance for ${metric}`}>
+          {data.importance.length > 0 ? <ImportanceBars chosen={chosen} onChoose={(scatter) => setView({ scatter })} rows={data.importance} /> : <Text fontSize="sm">{data.importance_note}</Text>}
         </ChartFrame>
         {chosen === null ? null : (
           <ScatterChart data={data} describe={describe} flip={view.flip} marks={marks} metric={metric} name={chosen} onChoose={(scatter) => setView({ scatter })} onFlip={flip} onPick={open} shades={shades} />

@@ -66,7 +66,7 @@ export const ScatterChart = ({ data, metric, shades, marks, describe, onPick, na
 
 /** The metric over the numbers of the trials, with the best one so far. */
 export const HistoryChart = ({ data, metric, shades, marks, describe, onPick, smallerIsBetter }: Common & { smallerIsBetter: boolean }) => {
-  const x = useMemo(() => dimensionOf("Trial", data.number, false), [data]);
+  const x = useMemo(() => dimensionOf("number of the trial", data.number, false), [data]);
   const y = useMemo(() => dimensionOf(metric, data.metric, false), [data, metric]);
   const points = useMemo<PointSet>(() => ({ xs: x.places, ys: y.places, shades, marks }), [x, y, shades, marks]);
   const line = useMemo(() => {
