@@ -113,12 +113,12 @@ class PagesSite:
 
     @classmethod
     @contextmanager
-    def of(cls, folder: Path | None) -> Iterator[PagesSite]:
-        """Yield the site that another process keeps running in a folder, or without a folder a new one."""
+    def of(cls, folder: Path | None, scene: str = "small") -> Iterator[PagesSite]:
+        """Yield the site that another process keeps running in a folder, or without a folder a new one of a scene."""
         if folder is not None:
             yield cls.attach(folder.absolute())
             return
-        with tempfile.TemporaryDirectory() as home, cls(Path(home)) as started:
+        with tempfile.TemporaryDirectory() as home, cls(Path(home), scene=scene) as started:
             yield started
 
     def store(self) -> Store:

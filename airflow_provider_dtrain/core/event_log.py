@@ -300,14 +300,13 @@ def _preview(value: Any, source: EventSource) -> bool:
 
 
 def _bad_rows(value: Any, source: EventSource) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) <= BAD_ROWS_LIMIT
-        and all(isinstance(row, list) and len(row) == 3 and _is_bad_row(*row, source) for row in value)
-    )
+    return isinstance(value, list) and len(value) <= BAD_ROWS_LIMIT and all(_is_bad_row(row, source) for row in value)
 
 
-def _is_bad_row(row_id: Any, name: Any, error: Any, source: EventSource) -> bool:
+def _is_bad_row(value: Any, source: EventSource) -> bool:
+    if not isinstance(value, list) or len(value) != 3:
+        return False
+    row_id, name, error = value
     return _count(row_id, source) and _text(LABEL_LIMIT)(name, source) and _text(4096)(error, source)
 
 

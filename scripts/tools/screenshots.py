@@ -1,7 +1,8 @@
 """Write the screenshots of docs/images: pages of the seeded site, light and dark.
 
-``python scripts/tools/screenshots.py`` starts a site of its own; ``--site FOLDER`` uses the one that
-``python -m testbed.pages_site FOLDER`` keeps running. Names as arguments limit the run to some pictures.
+``python scripts/tools/screenshots.py`` starts sites of its own, one for each scene; ``--site FOLDER`` uses the one that
+``python -m testbed.pages_site FOLDER`` keeps running, for pictures of its scene. Names as arguments limit the run to
+some pictures.
 """
 
 from __future__ import annotations
@@ -78,17 +79,24 @@ def _packages(page: Page) -> None:
     page.get_by_role("region", name="Packages of the interpreter").wait_for()
 
 
+def _shards(page: Page) -> None:
+    """Wait for the first results."""
+    page.get_by_role("region", name="First results").wait_for()
+
+
 @dataclass(frozen=True)
 class Picture:
     """A page in a state that shows what it is for.
 
     :param path: see :meth:`~testbed.pages_site.PagesSite.address`
     :param prepare: steps of a user before the picture
+    :param scene: of ``python -m testbed.seed``
     """
 
     name: str
     path: str
     prepare: Callable[[Page], None] = _nothing
+    scene: str = "small"
 
 
 def _media(page: Page) -> None:
@@ -124,6 +132,7 @@ PICTURES = (
     Picture("compare", "/plugin/dtrain/compare?" + _FOUR),
     Picture("editor", "/plugin/dtrain/experiments/new?fork={experiment cifar10-asha}", _mistake),
     Picture("tab", "/dags/gpt2_finetune/runs/{run gpt2_finetune}/tasks/train/plugin/dtrain-trial"),
+    Picture("inference", "/plugin/dtrain/trials/{trial caption-archive/0}", _shards, scene="inference"),
 )
 
 
@@ -142,13 +151,21 @@ def main() -> None:
     options = parser.parse_args()
     IMAGES.mkdir(parents=True, exist_ok=True)
     too_large = []
-    with PagesSite.of(options.site) as site, browser() as chrome:
+    chosen = [picture for picture in PICTURES if not options.names or picture.name in options.names]
+    for scene in dict.fromkeys(picture.scene for picture in chosen):
+        too_large += write([one for one in chosen if one.scene == scene], scene, options.site)
+    if too_large:
+        sys.exit(f"Larger than {BYTES_MOST / 1000:.0f} kB: {', '.join(too_large)}")
+
+
+def write(pictures: list[Picture], scene: str, folder: Path | None) -> list[str]:
+    """Write the pictures of a scene, and return the names of those that are too large."""
+    too_large = []
+    with PagesSite.of(folder, scene) as site, browser() as chrome:
         for theme in ("light", "dark"):
             visit = Visit(chrome, site.server.base, site.server.token("admin"), theme)
             visit.context.set_default_timeout(BUSY_TIMEOUT_MS)
-            for picture in PICTURES:
-                if options.names and picture.name not in options.names:
-                    continue
+            for picture in pictures:
                 content = take(picture, visit, site)
                 path = IMAGES / f"{picture.name}-{theme}.png"
                 path.write_bytes(content)
@@ -156,8 +173,7 @@ def main() -> None:
                 if len(content) > BYTES_MOST:
                     too_large.append(path.name)
             visit.close()
-    if too_large:
-        sys.exit(f"Larger than {BYTES_MOST / 1000:.0f} kB: {', '.join(too_large)}")
+    return too_large
 
 
 if __name__ == "__main__":

@@ -29,6 +29,15 @@ BROKEN_IMAGE = "UnidentifiedImageError: cannot identify image file 'scan-0081733
 BROKEN_TABLE = "InputError: column 'text' has a value of type int64 in row 614,471, expected string"
 
 
+CAPTIONS = [
+    "a dog runs along the beach",
+    "two people look at a map in front of a station",
+    "a bus leaves the tunnel",
+    "a bowl of soup on a wooden table",
+    "snow falls on an empty street",
+]
+
+
 @dataclass(kw_only=True)
 class Input:
     """Shards of an input, and what becomes of them.
@@ -49,6 +58,8 @@ class Input:
     fails: Mapping[int, str] = field(default_factory=dict)
     #: Shards whose first try fails, with the error.
     fails_once: Mapping[int, str] = field(default_factory=dict)
+    #: Error of each bad row.
+    bad_error: str = "ValueError: the clip has no frames"
     preview: Mapping[str, Any] | None = None
 
     def rows_of(self, shard: int) -> int:
@@ -161,11 +172,7 @@ def bad_row(data: Input, shard: int, number: int) -> list[Any]:
     if data.suffix == "jsonl":
         error = f"the line is no JSON object: Expecting ',' delimiter: column {40 + number} {HOSTILE_VALUES[1]}"
         return [(shard << 40) + row, f"mail-{shard:03d}.jsonl line {row}", error]
-    return [
-        row,
-        f"scan-{81_720 + row:07d}.jpg",
-        f"UnidentifiedImageError: cannot identify image file {HOSTILE_VALUES[2]}",
-    ]
+    return [row, data.label(shard), data.bad_error]
 
 
 def published(run: Run, data: Input) -> None:
@@ -218,6 +225,7 @@ def marked_rows(site: Simulation) -> Life:
         rows=1_048_576,
         location="s3://vision-results/2026-11/labels",
         seconds=22,
+        bad_error=f"UnidentifiedImageError: cannot identify image file {HOSTILE_VALUES[2]}",
         bad_rows={0: 1, 17: 4, 93: 2},
         preview=preview(columns, rows),
     )
@@ -312,7 +320,7 @@ def running(site: Simulation) -> Life:
         fails_once={70: "OSError: [Errno 5] s3 read timed out after 60 s"},
         preview=preview(
             [("id", "string"), ("caption", "string"), ("tokens", "int32")],
-            [[f"clip-{n:05d}", "a dog runs along the beach", str(6 + n % 3)] for n in range(20)],
+            [[f"clip-{n:05d}", caption, str(len(caption.split()))] for n, caption in enumerate(CAPTIONS * 4)],
         ),
     )
     run = submitted(

@@ -56,7 +56,8 @@ def importance(
         (values, metric) for hparams, metric in judged[-MOST:] if (values := _values(varying, hparams)) is not None
     ]
     if len(usable) < FEWEST:
-        return _none(f"Too few trials: the importance needs {FEWEST} ended ones with a metric, and there are {len(usable)}.")
+        there_are = f"and there are {len(usable)}."
+        return _none(f"Too few trials: the importance needs {FEWEST} ended ones with a metric, {there_are}")
     if len({metric for _, metric in usable}) == 1:
         return _none("All trials have the same metric.")
     best = best_trials([metric if smaller_is_better else -metric for _, metric in usable])
