@@ -8,6 +8,7 @@ from airflow_provider_dtrain.api.routes import shards as route
 from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.core.config import assemble
+from airflow_provider_dtrain.store.queries.results import BAD_ROWS_MOST
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.terminal.results import results as show_results
 from testbed.stores import host
@@ -153,7 +154,8 @@ def test_a_shard_that_failed_several_times_is_one_trouble(store, inference) -> N
 def test_bad_rows_are_named_to_users_who_may_read_logs(store, inference) -> None:
     row = [70_001, f"scan{EVIL}.jpg", "no image"]
     bad = shard("done", 2, rows=7, rows_bad=3, bad_rows=[row, [70_002, "b.jpg", "no image"]])
-    ticket = inference(began(5, 5), shard("done", 0, rows=10, rows_bad=0, bad_rows=[]), bad)
+    later = [shard("done", number, rows=10, rows_bad=0, bad_rows=[]) for number in range(3, 3 + BAD_ROWS_MOST)]
+    ticket = inference(began(200, 200), bad, *later)
     path = f"/trials/{ticket.trial_id}/results"
     rows = Api(store).get(path)["bad_rows"]
     assert rows[0] == {"shard": 2, "row": 70_001, "name": f"scan{EVIL}.jpg", "error": "no image"}
