@@ -2169,6 +2169,20 @@ export interface components {
          */
         AttemptState: "waiting" | "starting" | "running" | "stopping" | "completed" | "failed" | "lost" | "preempted";
         /**
+         * BadRow
+         * @description A row of the input that could not be read or computed.
+         */
+        BadRow: {
+            /** Shard */
+            shard: number;
+            /** Row */
+            row: number;
+            /** Name */
+            name: string;
+            /** Error */
+            error: string;
+        };
+        /**
          * Baseline
          * @description The last good run before a failure, and what has changed since.
          */
@@ -2533,6 +2547,8 @@ export interface components {
             archived: boolean;
             task: components["schemas"]["TaskRef"];
             state: components["schemas"]["TrialState"];
+            /** Never Fits */
+            never_fits: boolean;
             /** State Text */
             state_text: string;
             /** Reason */
@@ -2998,6 +3014,10 @@ export interface components {
             /** Run Id */
             run_id: string;
             state: components["schemas"]["ExperimentState"];
+            /** Never Fits */
+            never_fits: boolean;
+            /** Reason */
+            reason: string | null;
             /** Control Request */
             control_request: ("pause" | "stop" | "kill") | null;
             /** Method */
@@ -3240,6 +3260,10 @@ export interface components {
             /** Run Id */
             run_id: string;
             state: components["schemas"]["ExperimentState"];
+            /** Never Fits */
+            never_fits: boolean;
+            /** Reason */
+            reason: string | null;
             /** Control Request */
             control_request: ("pause" | "stop" | "kill") | null;
             /** Method */
@@ -3309,6 +3333,8 @@ export interface components {
             config_labels: string[];
             /** Hyperparameters */
             hyperparameters: components["schemas"]["Hyperparameter"][];
+            /** Is Inference */
+            is_inference: boolean;
             fork: components["schemas"]["Fork"];
         };
         /**
@@ -4412,7 +4438,7 @@ export interface components {
             /** Command */
             command?: string | null;
             /** Page */
-            page?: ("log" | "training" | "config" | "compare" | "cluster" | "queue" | "task_log" | "files") | null;
+            page?: ("log" | "training" | "config" | "compare" | "cluster" | "queue" | "task_log" | "files" | "shards") | null;
             /** Host */
             host?: string | null;
         };
@@ -4800,6 +4826,8 @@ export interface components {
             shard: number;
             /** Label */
             label: string;
+            /** Bad Rows */
+            bad_rows: components["schemas"]["BadRow"][];
         };
         /**
          * Run
@@ -4817,6 +4845,8 @@ export interface components {
             /** Experiment */
             experiment: string;
             state: components["schemas"]["TrialState"];
+            /** Never Fits */
+            never_fits: boolean;
             /** Values */
             values: unknown[];
         };
@@ -4907,6 +4937,8 @@ export interface components {
             by: string[];
             /** Columns */
             columns: string[];
+            /** Smaller Is Better */
+            smaller_is_better: (boolean | null)[];
         };
         /**
          * RunNames
@@ -4931,6 +4963,8 @@ export interface components {
             total: number;
             /** Columns */
             columns: string[];
+            /** Smaller Is Better */
+            smaller_is_better: (boolean | null)[];
             /** Hint */
             hint: string | null;
         };
@@ -5178,7 +5212,7 @@ export interface components {
         };
         /**
          * ShardTrouble
-         * @description A report of a rank about a shard that failed or was set aside.
+         * @description A shard that failed or was set aside.
          */
         ShardTrouble: {
             /** Shard */
@@ -5192,6 +5226,8 @@ export interface components {
             state: "failed" | "skipped";
             /** Error */
             error: string;
+            /** Failures */
+            failures: number;
         };
         /**
          * Shards
@@ -5709,6 +5745,8 @@ export interface components {
             archived: boolean;
             task: components["schemas"]["TaskRef"];
             state: components["schemas"]["TrialState"];
+            /** Never Fits */
+            never_fits: boolean;
             /** State Text */
             state_text: string;
             /** Reason */
@@ -5972,6 +6010,8 @@ export interface components {
             archived: boolean;
             task: components["schemas"]["TaskRef"];
             state: components["schemas"]["TrialState"];
+            /** Never Fits */
+            never_fits: boolean;
             /** State Text */
             state_text: string;
             /** Reason */
@@ -7181,6 +7221,8 @@ export interface operations {
                 /** @description part of the name alone */
                 name?: string;
                 state?: components["schemas"]["ExperimentState"] | null;
+                /** @description only those of which no request can be served by the pool's hosts */
+                never_fits?: boolean;
                 dag_id?: string | null;
                 run_id?: string | null;
                 /** @description only those with all of these */
@@ -7370,6 +7412,8 @@ export interface operations {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
                 state?: components["schemas"]["ExperimentState"] | null;
+                /** @description only those of which no request can be served by the pool's hosts */
+                never_fits?: boolean;
                 dag_id?: string | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
@@ -8006,6 +8050,8 @@ export interface operations {
                 state?: components["schemas"]["TrialState"][] | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
+                /** @description filter expression; empty: all */
+                where?: string;
                 /** @description also trials of cleared tasks and older plans */
                 replaced?: boolean;
                 /** @description a column, or hparams.<name> */
