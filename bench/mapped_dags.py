@@ -87,10 +87,7 @@ for dag_id, arguments, slots in (
 ):
     with DAG(dag_id, schedule=None, params={"count": 1, "per_task": 1}):
         config = (
-            CONFIG.replace("NAME", dag_id)
-            .replace("STARTS", STARTS)
-            .replace("ARGUMENTS", arguments)
-            .replace("SLOTS", str(slots))
+            CONFIG.replace("NAME", dag_id).replace("ARGUMENTS", f"{STARTS} {arguments}").replace("SLOTS", str(slots))
         )
         plan = PlanTrialsOperator(task_id="plan", config=config)
         # Its times are read after a run of bench_trials only.
