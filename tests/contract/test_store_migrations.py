@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import shutil
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,6 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from airflow_provider_dtrain.errors import NotNowError, StoreError, StoreNotMigratedError
 from airflow_provider_dtrain.store.database import schema
@@ -107,6 +105,18 @@ def rows(engine, table="hosts"):
         return [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM {table}")).mappings()]
 
 
+def definitions(connection):
+    """Return the definitions of all constraints and indexes of the store in the words of the database."""
+    if connection.dialect.name == "sqlite":
+        found = connection.execute(sa.text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+        # A table that a migration has rebuilt may have its parts in another order.
+        return {name: sorted(re.split(r",?\s*\n\s*", sql)) for name, sql in found}
+    constraints = """SELECT conrelid::regclass || '.' || conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = current_schema()::regnamespace"""
+    indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()"
+    return {name: text for query in (constraints, indexes) for name, text in connection.execute(sa.text(query))}
+
+
 def test_the_migrations_make_exactly_the_tables_of_the_code(engine):
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
@@ -118,16 +128,13 @@ def test_the_code_names_the_newest_migration():
     assert ScriptDirectory.from_config(schema.alembic_config()).get_current_head() == schema.HEAD
 
 
-def test_the_first_migration_has_the_digest_of_its_tables():
-    """After a change of the tables, write the other digest into the first migration and ``schema.HEAD``."""
-    statements = [
-        str(statement.compile(dialect=dialect))
-        for dialect in (sqlite.dialect(), postgresql.dialect())
-        for table in metadata.sorted_tables
-        for statement in (CreateTable(table), *map(CreateIndex, sorted(table.indexes, key=lambda index: index.name)))
-    ]
-    digest = sha256(" ".join(" ".join(statements).split()).encode()).hexdigest()
-    assert f"0001_{digest[:8]}" == schema.HEAD
+def test_a_migrated_store_has_every_constraint_and_index_of_the_code(engine):
+    """Checks, conditions of indexes and deletions along references, which Alembic does not compare."""
+    with engine.connect() as connection:
+        migrated = definitions(connection)
+        metadata.drop_all(connection)
+        metadata.create_all(connection)
+        assert definitions(connection) == migrated
 
 
 def test_the_way_down_removes_every_table(engine):
@@ -139,7 +146,7 @@ def test_the_way_down_removes_every_table(engine):
     assert schema.revision(engine) is None
 
 
-@pytest.mark.parametrize("revision", ["0001", "0007", "9999"])
+@pytest.mark.parametrize("revision", ["0001_38c4c47e", "0007", "9999"])
 def test_a_store_with_a_schema_that_the_code_does_not_know_is_refused_and_stays(url, engine, revision):
     with engine.begin() as connection:
         connection.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '{revision}'"))

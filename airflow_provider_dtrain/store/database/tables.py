@@ -1,4 +1,4 @@
-"""Tables of the store. A change of them changes the digest in the first migration."""
+"""Tables of the store. A change of them needs a migration."""
 
 from __future__ import annotations
 

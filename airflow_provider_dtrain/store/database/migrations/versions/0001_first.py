@@ -1,21 +1,30 @@
-"""The schema of the first release."""
+"""The schema of the first release.
+
+Its statements are files of SQL, because a later change of the tables in the code must not change them.
+"""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from alembic import op
 
-# Their tables are part of the metadata.
-from airflow_provider_dtrain.store.database import comment_table, log_tables, run_tables  # noqa: F401
-from airflow_provider_dtrain.store.database.tables import metadata
-
-#: Its second part is a digest of the tables. It changes with them, so a store with other tables is refused.
-revision = "0001_4158d04a"
+revision = "0001"
 down_revision = None
 
 
+def _statements() -> list[str]:
+    path = Path(__file__).with_name(f"0001_first.{op.get_bind().dialect.name}.sql")
+    return [one for one in path.read_text("utf-8").split(";\n") if one.strip()]
+
+
 def upgrade() -> None:
-    metadata.create_all(op.get_bind(), checkfirst=False)
+    for one in _statements():
+        op.get_bind().exec_driver_sql(one)
 
 
 def downgrade() -> None:
-    metadata.drop_all(op.get_bind(), checkfirst=False)
+    tables = [found[1] for one in _statements() if (found := re.match(r"\s*CREATE TABLE (\w+)", one))]
+    for name in reversed(tables):
+        op.drop_table(name)
