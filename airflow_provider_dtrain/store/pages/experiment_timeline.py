@@ -47,10 +47,16 @@ class ExperimentTimeline:
     @reads
     def version(self, conn: Connection, experiment_id: int) -> tuple[object, ...]:
         """Return a value that changes whenever an attempt of an experiment gets slots, starts or ends."""
-        times = (allocations.c.granted_at, attempts.c.started_at, attempts.c.ended_at)
-        figures: list[Any] = [sa.func.count(attempts.c.id), sa.func.max(attempts.c.id)]
-        figures += [one for at in times for one in (sa.func.count(at), sa.func.max(at))]
-        return tuple(conn.execute(_of(sa.select(*figures), experiment_id)).one())
+        every = sa.select(sa.func.count(attempts.c.id), sa.func.max(attempts.c.id))
+        of_trials = attempts.join(trials, trials.c.id == attempts.c.trial_id)
+        number = conn.execute(every.select_from(of_trials).where(*current_trials(experiment_id))).one()
+        # Ended attempts do not change. Their rows, and those of their allocations, are most of the work.
+        times = (allocations.c.granted_at, attempts.c.started_at)
+        own = (sa.func.count(), sa.func.sum(attempts.c.id))
+        figures = (*own, *(of(at) for at in times for of in (sa.func.count, sa.func.max)))
+        live = _of(sa.select(attempts.c.state, *figures), experiment_id).where(attempts.c.ended_at.is_(None))
+        by_state = conn.execute(live.group_by(attempts.c.state).order_by(attempts.c.state))
+        return (*number, *map(tuple, by_state))
 
     @reads
     def spans(self, conn: Connection, experiment_id: int, *, most: int) -> tuple[list[AttemptSpan], int]:

@@ -98,7 +98,8 @@ def fact_column(name: str, now: datetime, *, is_postgresql: bool) -> Column:
     """
     if name == "duration":
         end = sa.func.coalesce(trials.c.ended_at, sa.literal(now, UtcDateTime()))
-        seconds = seconds_between(_STARTED, end, is_postgresql=is_postgresql)
-        # The clock of the store may have been set back.
-        return sa.case((seconds < 0, 0.0), else_=seconds)
+        seconds = seconds_between(sa.func.min(attempts.c.started_at), end, is_postgresql=is_postgresql)
+        # The clock of the store may have been set back. One statement below reads the attempts once, not for each use.
+        clamped = sa.select(sa.case((seconds < 0, 0.0), else_=seconds)).where(attempts.c.trial_id == trials.c.id)
+        return clamped.correlate(trials).scalar_subquery()
     return _COLUMNS[name]
