@@ -7,6 +7,7 @@ A page that is not rewritten shows a rank that is stopped, or that never lets an
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -185,10 +186,18 @@ class Heart(threading.Thread):
 def main_thread() -> tuple[bool, str]:
     """Return whether the main thread waits in a collective, and the error that it handles, empty without one."""
     main = threading.main_thread().ident
-    frame = sys._current_frames().get(main or 0)
+    # These calls lock the interpreter's list of threads. Before Python 3.12 a collection may begin inside them and free
+    # a tensor, which lets another thread run: if that one needs the list, both wait for ever.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        frame = sys._current_frames().get(main or 0)
+        # Python 3.10 and newer. Before 3.12 the value is a tuple of type, error and traceback.
+        handled: dict[int, Any] = getattr(sys, "_current_exceptions", dict)()
+    finally:
+        if was_enabled:
+            gc.enable()
     is_held = frame is not None and _COLLECTIVES.search(frame.f_code.co_filename) is not None
-    # Python 3.10 and newer. Before 3.12 the value is a tuple of type, error and traceback.
-    handled: dict[int, Any] = getattr(sys, "_current_exceptions", dict)()
     current = handled.get(main or 0)
     error = current[1] if isinstance(current, tuple) else current
     return is_held, "" if error is None else _error_text(error)
