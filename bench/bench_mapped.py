@@ -27,7 +27,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from bench.framework.measuring import Run, in_turn
+from bench.framework.measuring import Run
 from bench.framework.peers import PeerError
 from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
 from testbed.standalone import Standalone
@@ -125,16 +125,31 @@ def share(run: Run, airflow: Standalone, times: Path) -> None:
         run.add("operator, CPU", phase, cpu)
 
 
-def search(run: Run, airflow: Standalone) -> None:
+def bare(airflow: Standalone) -> float:
+    """Return the seconds from the trigger of a DAG run to the end of the second of its two tasks."""
+    began_at = time.time()
+    run_id = airflow.trigger("bench_bare")
+    assert airflow.wait("bench_bare", run_id) == "success"
+    return datetime.fromisoformat(airflow.task("bench_bare", run_id, "second")["end_date"]).timestamp() - began_at
+
+
+def search(run: Run, airflow: Standalone, starts: Path) -> None:
     """Add the rows of searches."""
     count, python = run.size(20, 4), run.peer("ray")
     kinds = {"search": ("plain", "bench_search"), "search with torch": ("torch", "bench_search_torch")}
+    first: dict[str, list[float]] = {"ours": [], BARE: []}
     for row, (kind, dag_id) in kinds.items():
         if run.is_quick and kind == "torch":
             continue
 
-        def ours(dag_id: str = dag_id) -> float:
-            return 60 * count / dag_run(airflow, dag_id, count).wall_s
+        def ours(dag_id: str = dag_id, kind: str = kind) -> float:
+            starts.write_text("")
+            began_at = time.time()
+            wall_s = dag_run(airflow, dag_id, count).wall_s
+            if kind == "plain":
+                first["ours"].append(min(map(float, starts.read_text().split())) - began_at)
+                first[BARE].append(bare(airflow))
+            return 60 * count / wall_s
 
         def peer(name: str, kind: str = kind) -> float:
             began, command = time.monotonic(), [python, "-m", "bench.search_programs", name, str(count), kind]
@@ -146,37 +161,15 @@ def search(run: Run, airflow: Standalone) -> None:
         peers = {"Optuna": partial(peer, "optuna"), "Ray Tune": partial(peer, "ray")} if python else {}
         run.turns({"ours": ours, **peers}, row)
         run.add(row, "2 slots without any gap", 120)
+    for side, values in first.items():
+        run.add("first script", side, *values)
+    run.add("first script, later", "ours", *(a - b for a, b in zip(first["ours"], first[BARE], strict=True)))
 
     def in_tasks() -> float:
         return 60 * count / dag_run(airflow, "bench_search", count, 10).wall_s
 
     run.turns({"ours": in_tasks}, IN_TASKS)
     run.add(IN_TASKS, "2 slots without any gap", 120)
-
-
-def first_script(run: Run, airflow: Standalone, starts: Path) -> None:
-    """Add the rows of the first script: seconds from the trigger of a DAG run."""
-    count = run.size(20, 4)
-
-    def ours() -> float:
-        starts.write_text("")
-        began_at = time.time()
-        dag_run(airflow, "bench_search", count)
-        return min(map(float, starts.read_text().split())) - began_at
-
-    def bare() -> float:
-        began_at = time.time()
-        run_id = airflow.trigger("bench_bare")
-        assert airflow.wait("bench_bare", run_id) == "success"
-        ended_at = airflow.task("bench_bare", run_id, "second")["end_date"]
-        return datetime.fromisoformat(ended_at).timestamp() - began_at
-
-    sides = {"ours": ours, BARE: bare}
-    for number in range(run.rounds):
-        taken = {side: sides[side]() for side in in_turn(sides, number)}
-        for side, value in taken.items():
-            run.add("first script", side, value)
-        run.add("first script, later", "ours", taken["ours"] - taken[BARE])
 
 
 def measure(run: Run) -> None:
@@ -205,8 +198,7 @@ def measure(run: Run) -> None:
         for dag_id in ("bench_waits", "bench_search", "bench_bare"):
             dag_run(airflow, dag_id, 1)
         times.write_text("")
-        first_script(run, airflow, starts)
-        search(run, airflow)
+        search(run, airflow, starts)
         share(run, airflow, times)
     finally:
         airflow.stop()

@@ -71,24 +71,23 @@ def stop_controller(world: SlurmWorld, dice: random.Random) -> Undo:
 
 def kill_controller(world: SlurmWorld, dice: random.Random) -> Undo:
     """Kill the controller when it has written what it knows of jobs, which it does within seconds of a change."""
-    give_up_at = time.monotonic() + STATE_SAVE_S
-    while True:
-        thaw = _freeze([world.slurm.controller.daemon("slurmctld")])
-        if world.is_state_saved():
-            break
-        if time.monotonic() > give_up_at:
-            world.forgets()
-            break
+    return _kill_controller(world, STATE_SAVE_S)
+
+
+def kill_controller_unsaved(world: SlurmWorld, dice: random.Random) -> Undo:
+    """Kill the controller at once: it may forget jobs and ends of jobs, and give a number again."""
+    return _kill_controller(world, 0.0)
+
+
+def _kill_controller(world: SlurmWorld, patience_s: float) -> Undo:
+    give_up_at = time.monotonic() + patience_s
+    # While it is stopped, its file and its log do not change.
+    thaw = _freeze([world.slurm.controller.daemon("slurmctld")])
+    while not (is_saved := world.is_state_saved()) and time.monotonic() < give_up_at:
         thaw()
         time.sleep(0.2)
-    world.slurm.controller.end("slurmctld", by=signal.SIGKILL)
-    return world.slurm.start_controller
-
-
-def kill_forgetful_controller(world: SlurmWorld, dice: random.Random) -> Undo:
-    """Kill the controller at once: it may forget jobs and ends of jobs, and give a number again."""
-    _freeze([world.slurm.controller.daemon("slurmctld")])
-    if not world.is_state_saved():
+        thaw = _freeze([world.slurm.controller.daemon("slurmctld")])
+    if not is_saved:
         world.forgets()
     world.slurm.controller.end("slurmctld", by=signal.SIGKILL)
     return world.slurm.start_controller
@@ -265,7 +264,7 @@ FAULTS: Mapping[str, Callable[[SlurmWorld, random.Random], Undo]] = {
     "follower frozen": freeze_follower,
     "controller stopped": stop_controller,
     "controller killed": kill_controller,
-    "controller killed unsaved": kill_forgetful_controller,
+    "controller killed unsaved": kill_controller_unsaved,
     "controller frozen": freeze_controller,
     "slurmd killed": kill_slurmd,
     "slurmd frozen": freeze_slurmd,
