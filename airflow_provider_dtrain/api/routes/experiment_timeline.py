@@ -21,7 +21,7 @@ router = APIRouter(route_class=StoreRoute, tags=["experiment"], responses=ERRORS
 def experiment_timeline(
     call: CallDep,
     experiment_id: int,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="attempts, the latest ones")] = 2000,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="attempts, the latest ones")] = 1500,
 ) -> SlotTimeline:
     """Return which trial of an experiment held which slots, and when."""
     plan = readable_plan(call.store, call.access, experiment_id)

@@ -68,7 +68,8 @@ describe("the log of a rank", () => {
     const arrived = site({ "trials/7/log/lines": lines({ total: 2, rows, first: 0 }) });
     show(<App />, `${ADDRESS}&at=2026-01-31T12:00:00Z`);
     expect(await screen.findByText(/The log begins at 2026-01-31/)).toBeTruthy();
-    expect(arrived.some(({ path }) => path.includes(`at=${encodeURIComponent(at)}`))).toBe(true);
+    // The sentence is that of the address: the request may come after it.
+    await waitFor(() => expect(arrived.some(({ path }) => path.includes(`at=${encodeURIComponent(at)}`))).toBe(true));
     const link = await screen.findAllByTitle(/Charts at/);
     expect(link[0]?.getAttribute("href")).toContain(`at=${encodeURIComponent(at)}&tab=training`);
   });
