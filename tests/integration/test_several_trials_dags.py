@@ -51,10 +51,14 @@ def states(cluster: Cluster, run_id: str) -> dict[int, list[str]]:
 
 
 def log(cluster: Cluster, run_id: str, map_index: int, try_number: int = 1) -> list[str]:
-    """Return the messages in the log of a task, one line each."""
+    """Return the messages in the log of a task, one line each. The message of an exception follows its record."""
     text = cluster.airflow.log(DAG, run_id, TRIAL, map_index=map_index, try_number=try_number)
-    records = (json.loads(line) if line.startswith("{") else {"event": line} for line in text.splitlines())
-    return [line for record in records for line in str(record["event"]).split("\n")]
+    found: list[str] = []
+    for line in text.splitlines():
+        record = json.loads(line) if line.startswith("{") else {"event": line}
+        messages = [record["event"], *(detail["exc_value"] for detail in record.get("error_detail") or ())]
+        found += [part for message in messages for part in str(message).split("\n")]
+    return found
 
 
 def running(cluster: Cluster, run_id: str, numbers: set[int]) -> Callable[[], bool]:
