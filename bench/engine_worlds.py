@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cryptography.fernet import Fernet
+
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
@@ -38,6 +40,8 @@ class World:
 
     def __init__(self, home: Path) -> None:
         os.environ["HOME"] = str(home)
+        # Without airflow.cfg, Airflow's SDK has no valid key.
+        os.environ.setdefault("AIRFLOW__CORE__FERNET_KEY", Fernet.generate_key().decode())
         self.home, self.runs = home, 0
         url = f"sqlite:///{home}/dtrain.db"
         os.environ["AIRFLOW__DTRAIN__SQL_ALCHEMY_CONN"] = url
