@@ -7,10 +7,7 @@ a method is as low as that of ASHA at the whole budget. The goal of a model is 0
 
 - ``random``: every trial is trained to its end.
 - ``ASHA``: ours, as ``async_halving`` draws and decides.
-- ``ASHA, TPE``: the rungs of ASHA, and hyperparameters from Optuna's TPE. Stopped trials and running ones with an entry
-  are its pruned trials, so that a higher rung ranks before a lower one. A fifth of the trials counts as good.
-- ``ASHA, TPE, window``: the same, and a trial must also be among the best of the last 16 entries of a rung. A model
-  improves its trials, so that too many of them beat the older entries.
+- ``ASHA, GP``: the same rungs, and hyperparameters from a Gaussian process, as ``sampler: gp`` draws them.
 - ``Optuna``: TPE with a pruner. ``Syne Tune``: BOHB.
 
 All methods run in the environment of the peers, because models of all need the same numerical libraries.
@@ -27,7 +24,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 from bench.framework.measuring import Run
@@ -36,9 +32,6 @@ from bench.framework.rows import OURS, PEER, Bench, Goal, Row
 WORKERS: Final = 8
 DIVISOR: Final = 4
 RUNGS: Final = (1, 4, 16, 64)
-WINDOW: Final = 16
-#: Trials that have reported at a rung before a model draws.
-STARTUP: Final = 10
 #: Parts of the budget at which regret is read.
 PARTS: Final = (0.7, 1.0)
 
@@ -74,56 +67,28 @@ class Asha(Random):
         return self.rungs.report(trial, unit, loss) == "continue"
 
 
-class AshaTpe(Asha):
-    """Draws as a provider without a second database does: each time from the history alone."""
-
-    window: int | None = None
+class AshaGp(Asha):
+    """``sampler: gp``."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.history: dict[int, Any] = {}
-        self.recent: dict[int, list[float]] = {}
+        self.known: dict[int, Any] = {}
 
     def ask(self, trial: int) -> Mapping[str, Any]:
-        import optuna
-        from optuna.trial import TrialState, create_trial
+        from airflow_provider_dtrain.search.rung_sampler import KnownTrial, draw
+        from bench.learning_curves import SPACE
 
-        if sum(one.state != TrialState.RUNNING for one in self.history.values()) < STARTUP:
-            values = super().ask(trial)
-        else:
-            sampler = optuna.samplers.TPESampler(seed=self.seed * 100_003 + trial, gamma=_fifth)
-            own = create_trial(state=TrialState.RUNNING)
-            own.number = trial
-            # A real study copies all trials for each draw, which takes most of the time.
-            study = SimpleNamespace(
-                direction=optuna.study.StudyDirection.MINIMIZE,
-                directions=[optuna.study.StudyDirection.MINIMIZE],
-                _get_trials=lambda states, **_: [one for one in self.history.values() if one.state in states],
-                _is_multi_objective=lambda: False,
-            )
-            values = sampler._sample(study, own, distributions())
-        self.history[trial] = create_trial(state=TrialState.RUNNING, params=dict(values), distributions=distributions())
-        self.history[trial].number = trial
+        values = draw(SPACE, seed=self.seed, trial=trial, rungs=RUNGS, history=list(self.known.values()))
+        self.known[trial] = KnownTrial(values, {}, is_open=True)
         return values
 
     def goes_on(self, trial: int, unit: int, loss: float) -> bool:
-        from optuna.trial import TrialState
-
         going = super().goes_on(trial, unit, loss)
         if unit in RUNGS:
-            known = self.history[trial]
-            known.intermediate_values[unit] = loss
-            known.state = TrialState.PRUNED
-            recent = self.recent.setdefault(unit, [])
-            recent.append(loss if math.isfinite(loss) else math.inf)
-            if self.window is not None and unit < RUNGS[-1]:
-                last = recent[-self.window :]
-                going = going and sum(one <= last[-1] for one in last[:-1]) < max(1, len(last) // DIVISOR)
+            known = self.known[trial]
+            is_open = going and unit < RUNGS[-1]
+            self.known[trial] = known._replace(metrics={**known.metrics, unit: loss}, is_open=is_open)
         return going
-
-
-class AshaTpeWindow(AshaTpe):
-    window = WINDOW
 
 
 class Optuna:
@@ -191,10 +156,6 @@ class SyneTune:
         if unit == RUNGS[-1]:
             self.scheduler.on_trial_complete(self.trials[trial], result)
         return bool(answer == "CONTINUE")
-
-
-def _fifth(trials: int) -> int:
-    return max(3, min(math.ceil(0.2 * trials), 60))
 
 
 def distributions() -> dict[str, Any]:
@@ -269,8 +230,7 @@ def search(method: Method, problem: Callable[[Mapping[str, Any]], Any], units: i
 METHODS: dict[str, Callable[[int], Method]] = {
     "ASHA": Asha,
     "random": Random,
-    "ASHA, TPE": AshaTpe,
-    "ASHA, TPE, window": AshaTpeWindow,
+    "ASHA, GP": AshaGp,
     "Optuna, TPE, halving": lambda seed: Optuna(seed, "halving"),
     "Optuna, TPE, Hyperband": lambda seed: Optuna(seed, "hyperband"),
     "Syne Tune, BOHB": lambda seed: SyneTune(seed, "BOHB"),
@@ -340,7 +300,7 @@ BENCH = Bench(
             unit="of the budget",
             sides=SIDES,
             base="ASHA",
-            goals=(Goal(side="ASHA, TPE", at_most=0.7),),
+            goals=(Goal(side="ASHA, GP", at_most=0.7),),
         ),
     ),
     measure=measure,

@@ -1,4 +1,4 @@
-"""DAGs of ``bench_mapped.py``: trials that report one number, and as many tasks that only wait."""
+"""DAGs of ``bench_mapped.py``: trials that report one number, as many tasks that only wait, and bare tasks."""
 
 from __future__ import annotations
 
@@ -105,6 +105,21 @@ with DAG("bench_bare", schedule=None):
         """Do nothing."""
 
     first() >> second()
+
+with DAG("bench_bare_mapped", schedule=None, params={"count": 1}):
+
+    @task
+    def plan_bare(params: Any = None) -> list[int]:
+        """Return a number per task."""
+        return list(range(int(params["count"])))
+
+    @task
+    def note_start(number: int) -> None:
+        """Append the time to a file."""
+        with open(STARTS, "a") as starts:
+            starts.write(f"{time.time()}\n")
+
+    note_start.expand(number=plan_bare())
 
 with DAG("bench_waits", schedule=None, params={"count": 1}):
 

@@ -118,8 +118,8 @@ def _show(
         show(args, _rows(first))
         if shape.trials > len(first):
             note(f"{shape.trials - len(first)} more trials. Show all with: --trials {shape.trials}")
-    if shape.method == "optuna":
-        note("Optuna draws the hyperparameters of a trial when it starts.")
+    if shape.draws_at_start:
+        note("The hyperparameters of a trial are drawn when it starts, from what other trials have shown.")
     elif drawn and shape.method != "grid":
         note(f"Samples of seed {seed}. A run draws its own seed unless reproducibility.experiment_seed is set.")
 

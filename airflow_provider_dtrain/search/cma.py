@@ -6,44 +6,18 @@ Source: Hansen, "The CMA Evolution Strategy: A Tutorial", 2016; restarts with tw
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from cmaes import CMA
 
+    from airflow_provider_dtrain.core.hyperparameters.seeds import Draws
     from airflow_provider_dtrain.core.hyperparameters.space import Path
-from airflow_provider_dtrain.core.hyperparameters.seeds import Draws
+    from airflow_provider_dtrain.search.axes import Axis
 
 #: Initial standard deviation; each axis is scaled to 0 to 1.
 _SIGMA: Final = 1 / 6
-
-
-class Axis(NamedTuple):
-    """Range of one hyperparameter."""
-
-    #: ``choice`` means indices of values without an order, so they are drawn at random.
-    kind: Literal["int", "double", "log", "choice"]
-    low: float
-    high: float
-
-    def to_unit(self, value: float) -> float:
-        """Return the position of a value on the axis, 0 to 1."""
-        if self.kind == "int":
-            return (value - self.low + 0.5) / (self.high - self.low + 1)
-        if self.kind == "log":
-            return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
-        return (value - self.low) / (self.high - self.low)
-
-    def from_unit(self, place: float) -> float:
-        """Return the value at a position on the axis, 0 to 1."""
-        if self.kind == "int":
-            return min(int(self.low) + int(place * (self.high - self.low + 1)), int(self.high))
-        if self.kind == "log":
-            value = math.exp(math.log(self.low) + place * (math.log(self.high) - math.log(self.low)))
-            return min(max(value, self.low), self.high)
-        return self.low + place * (self.high - self.low)
 
 
 def ask(

@@ -7,7 +7,6 @@ state of CMA-ES in its own trials. Here, that sampler replays the history instea
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,11 +14,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 from airflow_provider_dtrain.core.documents import Hyperparameters
-from airflow_provider_dtrain.core.hyperparameters.sampling import LOG_BASE, own, power, value_of
 from airflow_provider_dtrain.core.hyperparameters.seeds import Draws
-from airflow_provider_dtrain.core.hyperparameters.space import Path, is_constant, named_leaves, sample
+from airflow_provider_dtrain.core.hyperparameters.space import Path, sample
 from airflow_provider_dtrain.errors import ConfigError, Problem
-from airflow_provider_dtrain.search.cma import Axis, ask
+from airflow_provider_dtrain.search.axes import Axis, Values, axis_of, nested, values_of, varied
+from airflow_provider_dtrain.search.cma import ask
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -85,18 +84,19 @@ def draw(
     check_installed(sampler)
     if draw:
         return sample(hyperparameters, experiment_seed=seed, trial=trial, draw=draw)
-    space = {path: leaf for path, leaf in named_leaves(hyperparameters) if not is_constant(leaf)}
+    space = varied(hyperparameters)
+    axes = {path: axis_of(leaf) for path, leaf in space.items()}
     draws = Draws(f"dtrain optuna {seed} {trial}")
-    known = [(_to_optuna(space, params), metric, state) for params, metric, state in history]
+    known = [(values_of(space, params), metric, state) for params, metric, state in history]
     if sampler == "cmaes":
         sign = 1 if smaller_is_better else -1
         results = [(params, sign * metric) for params, metric, state in known if params and _is_judged(metric, state)]
-        asked = ask({path: _ends(leaf) for path, leaf in space.items()}, results, draws)
+        asked = ask(axes, results, draws)
     else:
         with _quiet():
             study = _study(sampler, draws.below(2**32), smaller_is_better)
-            asked = _asked(study, {path: _distribution(leaf) for path, leaf in space.items()}, known)
-    return _nested(hyperparameters, {path: _from_optuna(leaf, asked[path]) for path, leaf in space.items()})
+            asked = _asked(study, {path: _distribution(axis) for path, axis in axes.items()}, known)
+    return nested(hyperparameters, asked)
 
 
 @contextmanager
@@ -125,73 +125,14 @@ def _study(sampler: Sampler, seed: int, smaller_is_better: bool) -> Study:
     return optuna.create_study(sampler=makers[sampler](), direction=direction)
 
 
-def _distribution(leaf: Mapping[str, Any]) -> BaseDistribution:
+def _distribution(axis: Axis) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if leaf["type"] == "categorical":
-        return CategoricalDistribution(range(len(leaf["vals"])))
-    low = leaf["minval"]
-    high = leaf["maxval"]
-    if leaf["type"] == "int":
-        return IntDistribution(low, high)
-    if leaf["type"] == "double":
-        return FloatDistribution(float(low), float(high))
-    return FloatDistribution(*_log_ends(leaf), log=True)
-
-
-def _log_ends(leaf: Mapping[str, Any]) -> tuple[float, float]:
-    base = float(leaf.get("base", LOG_BASE))
-    low, high = sorted((power(base, leaf["minval"]), power(base, leaf["maxval"])))
-    return low, high
-
-
-def _ends(leaf: Mapping[str, Any]) -> Axis:
-    if leaf["type"] == "categorical":
-        return Axis("choice", 0, len(leaf["vals"]) - 1)
-    if leaf["type"] == "log":
-        return Axis("log", *_log_ends(leaf))
-    return Axis(leaf["type"], leaf["minval"], leaf["maxval"])
-
-
-def _to_optuna(space: Mapping[Path, Any], params: Mapping[str, Any]) -> dict[Path, Any] | None:
-    """Return hyperparameters in Optuna's form, or None if they belong to another search space."""
-    found = {}
-    for path, leaf in space.items():
-        value: Any = params
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        if (known := _known(leaf, value)) is None:
-            return None
-        found[path] = known
-    return found
-
-
-def _known(leaf: Mapping[str, Any], value: Any) -> Any:
-    """Return an index for a choice, a number within the ends for a range, or None."""
-    if leaf["type"] == "categorical":
-        texts = [json.dumps(choice, sort_keys=True, default=str) for choice in leaf["vals"]]
-        text = json.dumps(value, sort_keys=True, default=str)
-        return texts.index(text) if text in texts else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    low, high = _log_ends(leaf) if leaf["type"] == "log" else (leaf["minval"], leaf["maxval"])
-    return min(max(value, low), high)
-
-
-def _from_optuna(leaf: Mapping[str, Any], value: Any) -> Any:
-    return own(leaf["vals"][value]) if leaf["type"] == "categorical" else value
-
-
-def _nested(group: Mapping[str, Any], drawn: Mapping[Path, Any], above: Path = ()) -> Hyperparameters:
-    values: Hyperparameters = {}
-    for name in sorted(group):
-        leaf = group[name]
-        path = (*above, name)
-        if isinstance(leaf, Mapping) and "type" not in leaf:
-            values[name] = _nested(leaf, drawn, path)
-        else:
-            values[name] = drawn[path] if path in drawn else value_of(leaf)
-    return values
+    if axis.kind == "choice":
+        return CategoricalDistribution(range(int(axis.high) + 1))
+    if axis.kind == "int":
+        return IntDistribution(int(axis.low), int(axis.high))
+    return FloatDistribution(float(axis.low), float(axis.high), log=axis.kind == "log")
 
 
 def _is_judged(metric: float | None, state: str) -> TypeGuard[float]:
@@ -201,8 +142,8 @@ def _is_judged(metric: float | None, state: str) -> TypeGuard[float]:
 def _asked(
     study: Study,
     distributions: dict[Path, BaseDistribution],
-    history: Sequence[tuple[dict[Path, Any] | None, float | None, str]],
-) -> dict[Path, Any]:
+    history: Sequence[tuple[Values | None, float | None, str]],
+) -> Values:
     """Return the hyperparameters that a study proposes after adding the history."""
     from optuna.trial import TrialState, create_trial
 

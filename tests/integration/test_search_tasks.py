@@ -246,10 +246,19 @@ def test_a_killed_experiment_has_no_best_trial_although_some_completed(hook: Dtr
 
 
 @pytest.mark.nightly
-def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: DtrainHook) -> None:
-    pytest.importorskip("optuna")
+@pytest.mark.parametrize(
+    ("package", "searcher"),
+    [
+        ("optuna", {"name": "optuna"}),
+        ("scipy", {"name": "async_halving", "sampler": "gp", "num_rungs": 1, "max_length": {"batches": 2}}),
+    ],
+)
+def test_a_trial_that_others_inform_draws_when_it_starts_and_its_name_is_complete_then(
+    hook: DtrainHook, package: str, searcher: dict[str, Any]
+) -> None:
+    pytest.importorskip(package)
     run = Run()
-    plan = run.plan(config({**RANDOM, "name": "optuna", "max_trials": 2}))
+    plan = run.plan(config({**RANDOM, **searcher, "max_trials": 2}))
     assert [spec["hparams"] for spec in plan] == [None, None]
     task = TrialOperator(task_id="trial", trial=plan[1], deferrable=False)
     assert task.map_index_name == "1 | not drawn yet"

@@ -75,9 +75,15 @@ def test_a_grid_of_a_script_has_no_length(world: World) -> None:
     assert "seed" not in shown.err
 
 
-def test_the_hyperparameters_of_optuna_are_not_known_yet(world: World) -> None:
-    text = ADAPTIVE.replace("adaptive_asha", "optuna").replace("divisor: 3, ", "")
-    assert "Optuna draws the hyperparameters of a trial when it starts." in preview(world, text).err
+@pytest.mark.parametrize(
+    "text",
+    [
+        ADAPTIVE.replace("adaptive_asha", "optuna").replace("divisor: 3, ", ""),
+        ADAPTIVE.replace("adaptive_asha", "adaptive_asha, sampler: gp"),
+    ],
+)
+def test_hyperparameters_that_other_trials_inform_are_not_known_yet(world: World, text: str) -> None:
+    assert "are drawn when it starts, from what other trials have shown." in preview(world, text).err
     found = preview(world, text, "-o", "json").json
     assert found["first_trials"][0]["hyperparameters"] is None
 

@@ -81,8 +81,16 @@ def test_a_grid_is_planned_in_its_order() -> None:
     assert len({trial["seed"] for trial in trials}) == len(trials) == 12
 
 
-def test_slots_for_optuna_have_no_values_yet() -> None:
-    trials = plan(config({"name": "optuna", "max_trials": 3}), 2)
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        {"name": "optuna"},
+        {"name": "async_halving", "sampler": "gp", "num_rungs": 3, "max_length": EPOCHS},
+        {"name": "adaptive_asha", "sampler": "gp", "max_length": EPOCHS},
+    ],
+)
+def test_trials_that_learn_from_others_have_no_values_yet(searcher: dict[str, Any]) -> None:
+    trials = plan(config({**searcher, "max_trials": 3}), 2)
     assert [(trial["number"], trial["hyperparameters"]) for trial in trials] == [(0, None), (1, None), (2, None)]
 
 

@@ -80,6 +80,7 @@ class GridSearcher(_SeveralTrials):
 class _Halving(_SeveralTrials):
     max_trials: Positive
     divisor: int = Field(default=4, ge=2, le=1_000_000)
+    sampler: Literal["random", "gp"] = "random"
 
 
 class AsyncHalvingSearcher(_Halving):
@@ -196,6 +197,7 @@ SEARCHERS: Final[dict[str, type[_Search]]] = {
     "adaptive_asha": AdaptiveAshaSearcher,
     "optuna": OptunaSearcher,
 }
+
 #: Union -> member -> model. The first member is the default.
 MEMBERS: Final[dict[str, dict[str, type[Section]]]] = {
     "searcher": {**SEARCHERS},

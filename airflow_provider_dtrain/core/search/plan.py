@@ -17,6 +17,7 @@ from airflow_provider_dtrain.core.hyperparameters.grid import points
 from airflow_provider_dtrain.core.hyperparameters.sampling import draws_of, sampler
 from airflow_provider_dtrain.core.hyperparameters.seeds import trial_seed
 from airflow_provider_dtrain.core.hyperparameters.space import grid_size
+from airflow_provider_dtrain.core.search.late_draws import draws_at_start
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class TrialSpec(TypedDict):
 
     #: From 0. This number and the experiment's seed determine hyperparameters and seed.
     number: int
-    #: Nested values; None: the trial draws them when it starts (``optuna``).
+    #: Nested values; None: the trial draws them when it starts (``optuna``, and ``gp`` on rungs).
     hyperparameters: Hyperparameters | None
     #: Index of its bracket, most rungs first; 0 when there is only one.
     bracket: int
@@ -57,6 +58,8 @@ class Outline:
     brackets: tuple[tuple[tuple[int, ...], int], ...]
     #: Divisor of a halving method; None for other methods.
     divisor: int | None
+    #: Trials draw their hyperparameters when they start.
+    draws_at_start: bool
 
     @property
     def tasks(self) -> int:
@@ -98,6 +101,7 @@ def outline(config: ExperimentConfig) -> Outline:
         length=limit[1] if limit else None,
         brackets=tuple(_brackets(config)),
         divisor=getattr(searcher, "divisor", None),
+        draws_at_start=draws_at_start(searcher.name, getattr(searcher, "sampler", None)),
     )
 
 
@@ -124,7 +128,7 @@ def planned(config: ExperimentConfig, seed: int, shape: Outline) -> Iterator[Tri
     :param seed: of the experiment, 0 .. 2^31-1
     :param shape: of the same configuration
     """
-    values = _values(config, seed, shape.trials)
+    values = _values(config, seed, shape)
     numbers = zip(range(shape.trials), _mixed([trials for _, trials in shape.brackets]), values, strict=True)
     for number, bracket, hyperparameters in numbers:
         yield TrialSpec(
@@ -173,16 +177,17 @@ def _brackets(config: ExperimentConfig) -> Iterator[tuple[tuple[int, ...], int]]
         yield (), _count(config)
 
 
-def _values(config: ExperimentConfig, seed: int, trials: int) -> Iterator[Hyperparameters | None]:
+def _values(config: ExperimentConfig, seed: int, shape: Outline) -> Iterator[Hyperparameters | None]:
     space = config.hyperparameters
     match config.searcher.name:
         case "grid":
             yield from points(space)
-        case "optuna":
-            yield from repeat(None, trials)
-        case "single" | "random" | "async_halving" | "adaptive_asha":
+        case "single" | "random" | "async_halving" | "adaptive_asha" | "optuna":
+            if shape.draws_at_start:
+                yield from repeat(None, shape.trials)
+                return
             draw = sampler(space)
-            yield from (draw(draws_of(seed, number)) for number in range(trials))
+            yield from (draw(draws_of(seed, number)) for number in range(shape.trials))
         case unknown:
             assert_never(unknown)
 

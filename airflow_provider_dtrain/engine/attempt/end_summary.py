@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
+from airflow_provider_dtrain.core.search.late_draws import draws_at_start
 from airflow_provider_dtrain.core.search.names import metric_text, reached_text, trial_name
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 
@@ -33,8 +34,8 @@ def drawn_name(store: Store, trial_id: int) -> str | None:
     """Return the name of a trial that sampled its hyperparameters after it was planned, or None. Blocks."""
     trial = store.trials.get(trial_id)
     document = store.configs.get(trial.config_id).document
-    draws_late = (document.get("searcher") or {}).get("name") == "optuna"
-    if not trial.is_drawn or not (draws_late or trial.draw):
+    searcher = document.get("searcher") or {}
+    if not trial.is_drawn or not (trial.draw or draws_at_start(searcher.get("name"), searcher.get("sampler"))):
         return None
     return trial_name(trial.number, trial.hparams, document.get("hyperparameters") or {})
 

@@ -184,15 +184,13 @@ def _rendered(
     check: Callable[[ExperimentConfig], object] | None,
 ) -> tuple[Config, ExperimentConfig]:
     """Return the stored configuration, with the first generation's seed unless the user gave one."""
-    from airflow_provider_dtrain.core.config.unions import OptunaSearcher
     from airflow_provider_dtrain.engine.attempt.job import source_of
-    from airflow_provider_dtrain.search.optuna_sampler import check_installed
+    from airflow_provider_dtrain.engine.attempt.sampling import check_installed
 
     stored = render(hook, config, template, folder, check=check)
     checked = _checked(stored)
     source_of(hook.store, checked, stored.secrets)
-    if isinstance(checked.searcher, OptunaSearcher):
-        check_installed(checked.searcher.sampler)
+    check_installed(checked.searcher)
     seed = None if _gives_seed(stored) else _first_seed(hook.store, key, name or checked.name or key.dag_id)
     if seed is None or seed == _seed(checked):
         return stored, checked
