@@ -27,7 +27,7 @@ TRIALS = {
     "trial that imports torch after init": f"{_INIT}\nimport torch",
     WITH: f"import torch\n{_INIT}",
 }
-HEAVY = ("torch", "paramiko", "optuna", "fastapi", "alembic")
+HEAVY = ("torch", "paramiko", "optuna", "scipy", "fastapi", "alembic")
 
 
 def modules() -> list[str]:

@@ -18,7 +18,7 @@ Values = dict[Path, Any]
 class Axis(NamedTuple):
     """Range of one hyperparameter."""
 
-    #: ``choice`` means indices of values without an order, so they are drawn at random.
+    #: ``choice`` means indices of values without an order.
     kind: Literal["int", "double", "log", "choice"]
     low: float
     high: float
@@ -28,7 +28,8 @@ class Axis(NamedTuple):
         if self.kind == "int":
             return (value - self.low + 0.5) / (self.high - self.low + 1)
         if self.kind == "log":
-            return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
+            # Ends that are very close may be the same float.
+            return (math.log(value) - math.log(self.low)) / ((math.log(self.high) - math.log(self.low)) or 1.0)
         return (value - self.low) / (self.high - self.low)
 
     def from_unit(self, place: float) -> float:

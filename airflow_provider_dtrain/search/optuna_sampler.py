@@ -49,7 +49,7 @@ def check_installed(sampler: Sampler) -> None:
     missing = [name for name in NEEDS[sampler] if importlib.util.find_spec(name) is None]
     if missing:
         message = (
-            f"{sampler} needs {' and '.join(missing)} on Airflow's workers. Install it there with: "
+            f"{sampler} needs {' and '.join(missing)} on Airflow's workers and triggerers. Install it there with: "
             f"pip install 'airflow-provider-dtrain[optuna{',torch' if 'torch' in missing else ''}]'"
         )
         raise ConfigError([Problem(path="searcher.sampler", message=message)])

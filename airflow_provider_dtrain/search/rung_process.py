@@ -96,12 +96,8 @@ class RungProcess:
         import numpy as np
         from scipy.optimize import minimize
 
-        differences = np.array(
-            [
-                ((known.places[:, None, columns] - known.places[None, :, columns]) ** 2).sum(axis=2)
-                for columns in (self._groups == group for group in range(self._groups.max() + 1))
-            ]
-        )
+        groups = (known.places[:, self._groups == group] for group in range(self._groups.max() + 1))
+        differences = np.array([_squares(places, places) for places in groups])
         found = minimize(
             self._loss, self._prior[0], (known, differences), jac=True, method="L-BFGS-B",
             options={"maxiter": _MOST_STEPS},
@@ -157,9 +153,7 @@ class RungProcess:
         import numpy as np
 
         lengths = self._scales.lengths[self._groups]
-        ours, theirs = places / lengths, self._known.places / lengths
-        squares = (ours**2).sum(axis=1)[:, None] + (theirs**2).sum(axis=1) - 2 * ours @ theirs.T
-        distance = np.sqrt(5 * np.maximum(squares, 0))
+        distance = np.sqrt(5 * _squares(places / lengths, self._known.places / lengths))
         return _matern(distance) * self._scales.of_rungs()[np.ix_(rungs, self._known.rungs)]
 
     def predict(self, places: ndarray, rung: int) -> tuple[ndarray, ndarray]:
@@ -174,6 +168,18 @@ class RungProcess:
         half = solve_triangular(self._factor, covariance.T, lower=True)
         variance = self._scales.deviations[rung] ** 2 - (half**2).sum(axis=0)
         return covariance @ self._weights, np.sqrt(np.maximum(variance, _JITTER))
+
+
+def _squares(places: ndarray, others: ndarray) -> ndarray:
+    """Return the squared distances of rows, (n, m).
+
+    :param places: (n, columns)
+    :param others: (m, columns)
+    """
+    import numpy as np
+
+    squares = (places**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * places @ others.T
+    return np.maximum(squares, 0)
 
 
 def _matern(distance: ndarray) -> ndarray:

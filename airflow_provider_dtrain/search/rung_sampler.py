@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 STARTUP: Final = 12
 #: One trial in so many is drawn at random, whatever the process expects.
 RANDOM_EVERY: Final = 4
-#: Metrics that a fit uses at most. Its time grows with their third power: 400 take half a second.
+#: Metrics that a fit uses at most. Its time grows with their third power: 400 take a second.
 MOST_METRICS: Final = 400
+#: Open trials that count at most, those with the highest numbers.
+MOST_OPEN: Final = 100
 #: Trials with the best expected metrics, around which candidates are drawn.
 _BEST: Final = 5
 _ANYWHERE, _NEAR, _REFINEMENTS, _REFINED, _AROUND = 600, 80, 3, 8, 40
+#: Largest distance of a loss from the median, in distances of the best one.
+_FARTHEST: Final = 1e6
 #: Standard deviations of moves, of which each candidate gets one.
 _WIDE, _NARROW = (0.02, 0.05, 0.15), (0.01, 0.03, 0.1)
 
@@ -40,7 +44,7 @@ class KnownTrial(NamedTuple):
     """Another trial of the search."""
 
     hyperparameters: Mapping[str, Any]
-    #: Units of a rung -> metric there; None: none, or not a finite one.
+    #: Units of a rung -> metric there; None: it failed before, or the metric is not finite.
     metrics: Mapping[int, float | None]
     #: True: it has not ended.
     is_open: bool
@@ -54,7 +58,7 @@ def check_installed() -> None:
     missing = [name for name in ("numpy", "scipy") if importlib.util.find_spec(name) is None]
     if missing:
         message = (
-            f"gp needs {' and '.join(missing)} on Airflow's workers. Install it there with: "
+            f"gp needs {' and '.join(missing)} on Airflow's workers and triggerers. Install it there with: "
             "pip install 'airflow-provider-dtrain[gp]'"
         )
         raise ConfigError([Problem(path="searcher.sampler", message=message)])
@@ -86,25 +90,41 @@ def draw(
     """
     check_installed()
     space = varied(hyperparameters)
-    known = [(values, one) for one in history if (values := values_of(space, one.hyperparameters)) is not None]
-    judged = sum(any(map(_is_number, one.metrics.values())) for _, one in known)
-    if draw or judged < STARTUP or trial % RANDOM_EVERY == RANDOM_EVERY - 1:
-        return sample(hyperparameters, experiment_seed=seed, trial=trial, draw=draw)
     points = _Points({path: axis_of(leaf) for path, leaf in space.items()})
     levels = sorted(set(rungs))
-    metrics = [
-        (
-            points.of(values),
-            levels.index(units),
-            (1 if smaller_is_better else -1) * metric if _is_number(metric) else math.inf,
-        )
-        for values, one in known
+    known = [
+        (points.of(values), one) for one in history if (values := values_of(space, one.hyperparameters)) is not None
+    ]
+    entries = _entries(known, levels, 1 if smaller_is_better else -1)
+    judged = len({entry.number for entry in entries if entry.loss < math.inf})
+    if draw or judged < STARTUP or trial % RANDOM_EVERY == RANDOM_EVERY - 1:
+        return sample(hyperparameters, experiment_seed=seed, trial=trial, draw=draw)
+    opened = [point for point, one in known if one.is_open and levels[-1] not in one.metrics][-MOST_OPEN:]
+    chance = _generator(Draws(f"dtrain gp {seed} {trial}"))
+    return nested(hyperparameters, points.values(_best_point(points, len(levels), entries, opened, chance)))
+
+
+class _Entry(NamedTuple):
+    """Metric of a trial at a rung."""
+
+    #: Index of the trial in the history.
+    number: int
+    point: Sequence[float]
+    #: From 0.
+    rung: int
+    #: Smaller is better; infinite: none.
+    loss: float
+
+
+def _entries(known: Sequence[tuple[Sequence[float], KnownTrial]], levels: Sequence[int], sign: int) -> list[_Entry]:
+    """Return the entries that a fit uses: the highest rungs first, and of the lowest one the trials that came last."""
+    entries = [
+        _Entry(number, point, levels.index(units), sign * metric if _is_number(metric) else math.inf)
+        for number, (point, one) in enumerate(known)
         for units, metric in one.metrics.items()
         if units in levels
     ]
-    opened = [points.of(values) for values, one in known if one.is_open and levels[-1] not in one.metrics]
-    chance = _generator(Draws(f"dtrain gp {seed} {trial}"))
-    return nested(hyperparameters, points.values(_best_point(points, len(levels), metrics, opened, chance)))
+    return sorted(entries, key=lambda entry: (-entry.rung, -entry.number))[:MOST_METRICS]
 
 
 def _is_number(metric: float | None) -> TypeGuard[float]:
@@ -125,10 +145,11 @@ class _Points:
 
     def __init__(self, axes: Mapping[Path, Axis]) -> None:
         self._axes = axes
-        #: Column -> number of choices, or of whole numbers; 0: any position.
+        #: Column -> number of choices.
         self._choices = {
             column: int(axis.high) + 1 for column, axis in enumerate(axes.values()) if axis.kind == "choice"
         }
+        #: Column -> number of whole numbers in the range.
         self._whole = {
             column: int(axis.high) - int(axis.low) + 1
             for column, axis in enumerate(axes.values())
@@ -174,7 +195,7 @@ class _Points:
         near = np.repeat(centres, count, axis=0)
         steps = chance.normal(size=near.shape) * chance.choice(deviations, (len(near), 1))
         moved = np.where(chance.random(near.shape) < 0.5, np.clip(near + steps, 0, 1), near)
-        other = self._with_choices(moved.copy(), chance)
+        other = self._with_choices(moved, chance)
         is_kept = np.array(self.is_choice) & (chance.random(near.shape) < 0.8)
         return self._snapped(np.where(is_kept, near, other))
 
@@ -204,9 +225,13 @@ def _scores(losses: ndarray, rungs: ndarray, levels: int) -> ndarray:
     import numpy as np
 
     finite = np.isfinite(losses)
+    # The difference of two floats may be beyond the largest one.
+    losses = losses / max(1.0, np.abs(losses[finite]).max() / 1e150)
     least, median, high = np.quantile(losses[finite], (0, 0.5, 0.8))
     losses = np.where(finite, losses, high + (high - least))
-    distance = (losses - median) / (max(median - least, 1e-12 * abs(median)) or 1.0)
+    with np.errstate(over="ignore"):
+        distance = (losses - median) / (max(median - least, 1e-12 * abs(median)) or 1.0)
+    distance = np.clip(distance, -_FARTHEST, _FARTHEST)
     scores = np.where(distance > 0, np.log1p(np.maximum(distance, 0)), distance)
     mean = 0.0
     for level in range(levels):
@@ -220,22 +245,19 @@ def _scores(losses: ndarray, rungs: ndarray, levels: int) -> ndarray:
 def _best_point(
     points: _Points,
     levels: int,
-    metrics: Sequence[tuple[Sequence[float], int, float]],
+    entries: Sequence[_Entry],
     opened: Sequence[Sequence[float]],
     chance: Generator,
 ) -> ndarray:
     """Return the point with the largest expected improvement.
 
-    :param metrics: point, rung, and loss of each entry
+    :param entries: some of them with a finite loss
     :param opened: points of trials that may still reach the highest rung
     """
     import numpy as np
 
-    # The highest rungs first; of the lowest ones only the latest entries.
-    used = sorted(range(len(metrics)), key=lambda index: (-metrics[index][1], -index))[:MOST_METRICS]
-    rows = [metrics[index] for index in sorted(used)]
-    places, rungs = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
-    scores = _scores(np.array([row[2] for row in rows]), rungs, levels)
+    places, rungs = np.array([entry.point for entry in entries]), np.array([entry.rung for entry in entries])
+    scores = _scores(np.array([entry.loss for entry in entries]), rungs, levels)
     known = Observations(points.columns(places), rungs, scores)
     process = RungProcess(points.groups, points.is_choice, levels)
     process.fit(known)
@@ -244,12 +266,13 @@ def _best_point(
         expected, _ = process.predict(waiting, levels - 1)
         process.condition(known.joined(Observations(waiting, np.full(len(opened), levels - 1), expected)))
         places = np.concatenate([places, np.array(opened, dtype=float)])
+    places = np.unique(places, axis=0)
     expected, _ = process.predict(points.columns(places), levels - 1)
 
     def improvements(candidates: ndarray) -> ndarray:
         return _improvements(*process.predict(points.columns(candidates), levels - 1), expected.min())
 
-    best = places[np.unique(expected, return_index=True)[1][:_BEST]]
+    best = places[np.argsort(expected, kind="stable")[:_BEST]]
     candidates = np.concatenate([points.anywhere(_ANYWHERE, chance), points.around(best, _NEAR, _WIDE, chance)])
     gains = improvements(candidates)
     for _ in range(_REFINEMENTS):

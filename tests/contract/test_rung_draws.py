@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_dtrain.core.hyperparameters.space import sample
-from airflow_provider_dtrain.engine.attempt.sampling import drawn, redrawn
+from airflow_provider_dtrain.engine.attempt import sampling
 from airflow_provider_dtrain.search.rung_sampler import STARTUP, KnownTrial, draw
 from testbed.stores import host
 from tests.support.search_world import Search
@@ -42,7 +42,7 @@ def started(search: Search, number: int, *metrics: float | None, bracket: int = 
 def draws(search: Search, number: int):
     """Return what a trial without hyperparameters draws."""
     ticket = search.start(number, hparams=None, slots=1)
-    return drawn(search.store, search.store.attempts.get(ticket.attempt_id), 0)
+    return sampling.drawn(search.store, search.store.attempts.get(ticket.attempt_id), 0)
 
 
 def test_a_trial_draws_from_the_metrics_of_all_brackets_and_from_open_trials(search) -> None:
@@ -85,9 +85,26 @@ def test_a_cleared_trial_and_a_metric_that_is_none_count_as_they_do_at_rungs(sea
     assert draws(search, 16) == draw(SPACE, seed=7, trial=16, rungs=(1, 4, 16), history=known)
 
 
-def test_a_refused_first_draw_is_followed_by_the_first_random_one(search) -> None:
-    ticket = search.start(0, hparams=None, slots=1)
-    view = search.store.attempts.get(ticket.attempt_id)
+def test_a_killed_trial_keeps_its_metrics_and_one_that_failed_ranks_last(search) -> None:
+    known = []
+    for number in range(STARTUP + 2):
+        ticket = started(search, number, 1 - number / 20)
+        if number == 12:
+            search.end(ticket, "killed")
+        elif number == 13:
+            search.end(ticket, "errored", failure={"error": "UserError", "kind": "user", "message": "no"})
+        metrics = {1: 1 - number / 20, **({4: None} if number == 13 else {})}
+        known.append(KnownTrial(values_of(number), metrics, number < 12))
+    assert draws(search, 14) == draw(SPACE, seed=7, trial=14, rungs=(1, 4, 16), history=known)
+
+
+def test_a_refused_first_draw_is_followed_by_the_first_random_one(search, monkeypatch) -> None:
+    for number in range(STARTUP):
+        started(search, number, number / 20)
+    ticket = search.start(16, hparams=None, slots=1)
     search.store.searches.set_hparams(ticket.attempt_id, search.watches[ticket.attempt_id], {"lr": 0.25}, 0)
     view = search.store.attempts.get(ticket.attempt_id)
-    assert redrawn(search.store, view) == (1, sample(SPACE, experiment_seed=7, trial=0, draw=1))
+    informed = []
+    monkeypatch.setattr(sampling, "_known_trials", lambda *_: informed.append(1))
+    assert sampling.redrawn(search.store, view) == (1, sample(SPACE, experiment_seed=7, trial=16, draw=1))
+    assert informed == [], "the first sample cannot be drawn a second time"

@@ -6,16 +6,18 @@ import asyncio
 import dataclasses
 import logging
 import re
+import time
 from typing import Any
 
 import pytest
 
 from airflow_provider_dtrain.core.hyperparameters.space import sample
 from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport, judge
-from airflow_provider_dtrain.engine.attempt import decision_delivery
+from airflow_provider_dtrain.engine.attempt import decision_delivery, runner
 from airflow_provider_dtrain.engine.attempt.job import load_job
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
-from airflow_provider_dtrain.store.records.trials import Ticket
+from airflow_provider_dtrain.store.records.trials import AttemptView, Ticket
+from airflow_provider_dtrain.store.store import Store
 from tests.support.counting import a_minute_passes, eventually, preempt, until
 from tests.support.engines import Engine, held
 from tests.support.searches import SPACE, Search, search_config
@@ -223,6 +225,24 @@ async def test_a_slot_of_optuna_draws_when_it_starts_from_what_has_ended_by_then
     assert trial.is_drawn
     assert 0.0 <= trial.hparams["quality"] <= 1.0
     assert outcome.result["metric"] == trial.hparams["quality"]
+
+
+async def test_trials_that_start_together_draw_one_after_the_other(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Search(engine, search_config(1, searcher={"sampler": "gp"}))
+    store, draws = engine.hook.store, []
+
+    def slowly(_store: Store, view: AttemptView, draw: int) -> dict[str, float]:
+        before = sum(row.is_drawn for row in store.searches.history(search.search_id))
+        time.sleep(0.3)
+        draws.append(before)
+        return {"quality": 0.5}
+
+    monkeypatch.setattr(runner, "drawn", slowly)
+    tickets = [search.submit(number) for number in (0, 1)]
+    await asyncio.gather(*(search.carry(ticket) for ticket in tickets))
+    assert draws == [0, 1]
 
 
 # -- stops by a user --------------------------------------------------------------------------

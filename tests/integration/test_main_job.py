@@ -79,6 +79,20 @@ def test_a_trial_class_resumes_after_a_failure_beside_a_small_and_a_large_batch(
     assert cluster.taken() == []
 
 
+@pytest.mark.torch
+def test_a_diagnosis_says_what_limits_a_training_and_frees_its_slots(cluster: Cluster) -> None:
+    state, run_id = cluster.run("dtrain_diagnose", {"slots_per_trial": 4, "pool": "gpus", "steps": 10})
+    log = cluster.airflow.log("dtrain_diagnose", run_id, "diagnose")
+    assert state == "success", log[-6000:]
+    result = cluster.airflow.xcom("dtrain_diagnose", run_id, "diagnose")
+    assert cluster.airflow.xcom("dtrain_diagnose", run_id, "show") == result["limit"]
+    assert all(sentence in log for sentence in result["sentences"])
+    assert {run["steps"] for run in result["runs"][:5]} == {10}, result["runs"]
+    assert sum(result["shares"].values()) == pytest.approx(1, abs=0.01)
+    assert cluster.airflow.page("GET", f"/experiments/{result['experiment_id']}")["labels"]["tags"] == ["diagnosis"]
+    assert cluster.taken() == []
+
+
 @pytest.mark.each_change
 def test_a_gang_that_no_hosts_can_ever_hold_fails_at_once_with_the_reason(cluster: Cluster) -> None:
     state, run_id = cluster.run("job", ranks(5, "facts"))

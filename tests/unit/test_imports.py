@@ -15,7 +15,7 @@ import airflow_provider_dtrain
 
 PACKAGE = Path(airflow_provider_dtrain.__file__).parent
 ROOT = PACKAGE.parent
-HEAVY = {"torch", "paramiko", "optuna", "fastapi", "alembic"}
+HEAVY = {"torch", "paramiko", "optuna", "scipy", "fastapi", "alembic"}
 EDGE = sorted(
     f"airflow_provider_dtrain.{folder}.{file.stem}"
     for folder in ("operators", "sensors", "triggers", "decorators", "links", "plugins")

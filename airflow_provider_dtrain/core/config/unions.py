@@ -197,7 +197,6 @@ SEARCHERS: Final[dict[str, type[_Search]]] = {
     "adaptive_asha": AdaptiveAshaSearcher,
     "optuna": OptunaSearcher,
 }
-
 #: Union -> member -> model. The first member is the default.
 MEMBERS: Final[dict[str, dict[str, type[Section]]]] = {
     "searcher": {**SEARCHERS},

@@ -47,6 +47,7 @@ from airflow_provider_dtrain.engine.session.runtime import (
     Runtime,
     Stopped,
     TimedOut,
+    turn,
 )
 from airflow_provider_dtrain.engine.slots.source import slots_of
 from airflow_provider_dtrain.errors import (
@@ -309,14 +310,15 @@ class AttemptRunner:
     async def _with_hparams(self, view: AttemptView) -> AttemptView:
         """Return the attempt with its trial's hyperparameters, which may be sampled only now.
 
-        The searcher then knows the results of all trials that ended before.
+        The searcher then knows what all other trials have shown, and what those that started before have drawn.
         """
         if view.is_drawn:
             return view
-        hparams = await self.rt.db(drawn, self.rt.store, view, view.draw)
-        await self.rt.db(
-            self.rt.store.searches.set_hparams, self.rt.attempt_id, self.rt.watch, hparams or {}, view.draw
-        )
+        async with turn(f"search {view.search_id}", "draw"):
+            hparams = await self.rt.db(drawn, self.rt.store, view, view.draw)
+            await self.rt.db(
+                self.rt.store.searches.set_hparams, self.rt.attempt_id, self.rt.watch, hparams or {}, view.draw
+            )
         self.rt.log.info("Hyperparameters: %s", hparams)
         return await self.rt.view()
 

@@ -36,7 +36,7 @@ def drawn(store: Store, view: AttemptView, draw: int) -> Hyperparameters | None:
         return None
     document = store.configs.get(search.config_id).document
     space = document.get("hyperparameters") or {}
-    chosen = document["searcher"].get("sampler")
+    chosen = (document.get("searcher") or {}).get("sampler")
     if not draws_at_start(search.method, chosen):
         return sample(space, experiment_seed=search.seed, trial=view.trial_number, draw=draw)
     if search.method != "optuna":
@@ -125,17 +125,22 @@ def _observations(store: Store, search: SearchView, trial_id: int) -> list[Obser
 
 
 def _known_trials(store: Store, search: SearchView, trial_id: int) -> list[KnownTrial]:
-    """Return the other trials with their metrics at the rungs, without trials that were cleared."""
-    from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
+    """Return the other trials with their metrics at the rungs, without trials that were cleared.
+
+    A trial that failed has None at its next rung. One that was killed only has the metrics that it reported.
+    """
+    from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TrialState
     from airflow_provider_dtrain.search.rung_sampler import KnownTrial
 
+    rows = store.searches.history(search.search_id)
+    killed = {row.trial_id for row in rows if row.state == TrialState.KILLED}
     metrics: dict[int, dict[int, float | None]] = {}
     for entry in store.searches.rung_entries(search.search_id):
-        if not entry.has_left:
+        if not entry.has_left and not (entry.is_error and entry.trial_id in killed):
             units = search.rungs[entry.bracket][entry.rung]
             metrics.setdefault(entry.trial_id, {})[units] = entry.metric
     return [
         KnownTrial(row.hparams, metrics.get(row.trial_id, {}), row.state not in TRIAL_ENDED)
-        for row in store.searches.history(search.search_id)
+        for row in rows
         if row.is_drawn and row.trial_id != trial_id
     ]
