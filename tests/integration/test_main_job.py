@@ -89,7 +89,7 @@ def test_a_diagnosis_says_what_limits_a_training_and_frees_its_slots(cluster: Cl
     assert all(sentence in log for sentence in result["sentences"])
     assert {run["steps"] for run in result["runs"][:5]} == {10}, result["runs"]
     assert sum(result["shares"].values()) == pytest.approx(1, abs=0.01)
-    assert cluster.airflow.page("GET", f"/experiments/{result['experiment_id']}")["labels"]["tags"] == ["diagnosis"]
+    assert cluster.airflow.page("GET", f"/experiments/{result['experiment_id']}")["tags"] == ["diagnosis"]
     assert cluster.taken() == []
 
 
