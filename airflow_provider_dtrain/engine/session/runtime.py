@@ -50,9 +50,8 @@ RECOVERY_DONE = "recovery: done"
 #: Seconds after which a connection with secrets that could not be fetched is asked for again.
 SECRETS_AGAIN_S = 30.0
 #: Commands that a host runs in threads, with the most of them that this process has on one host at a time. A channel
-#: runs 64 commands and refuses further ones, which would end the launch of a trial that starts together with many. Of a
-#: search: a draw at a time, so that each one knows the one before.
-TURNS: Mapping[str, int] = {"preflight": 16, "net_connect": 16, "fence": 16, "match": 8, "draw": 1}
+#: runs 64 commands and refuses further ones, which would end the launch of a trial that starts together with many.
+TURNS: Mapping[str, int] = {"preflight": 16, "net_connect": 16, "fence": 16, "match": 8}
 
 
 class Killed(Exception):
@@ -347,14 +346,14 @@ _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str
 _turns = weakref.WeakKeyDictionary()
 
 
-def turn(of: str, command: str) -> asyncio.Semaphore:
-    """Return the turns of a command, which all coroutines of an event loop share.
+def turn(of: str, what: str) -> asyncio.Semaphore:
+    """Return the turns of an activity, which all coroutines of an event loop share.
 
     :param of: a host or a search
-    :param command: one of :data:`TURNS`
+    :param what: one of :data:`TURNS`, or another activity, which one coroutine carries out at a time
     """
     of_loop = _turns.setdefault(asyncio.get_running_loop(), {})
-    return of_loop.setdefault((of, command), asyncio.Semaphore(TURNS[command]))
+    return of_loop.setdefault((of, what), asyncio.Semaphore(TURNS.get(what, 1)))
 
 
 async def take_over(hook: DtrainHook, trial_id: int, log: TaskLog, *, watcher: str) -> Runtime:
