@@ -444,8 +444,9 @@ def test_a_node_that_breaks_the_protocol_of_a_command_is_named(answer: list[Fram
 
     with server(handler) as port:
         job = Job("17", identity, tcp_routes(ADDRESS, [port]))
-        channel = job.transport("node", 0).open(["true"])
+        # Once it is closed, a further request gets another one.
         connection = job.connection(time.monotonic() + 10)
+        channel = job.transport("node", 0).open(["true"])
         assert connection.wait_closed(time.monotonic() + 10)
         assert isinstance(connection.failure, HostProtocolError)
         assert message in str(connection.failure)
