@@ -98,10 +98,8 @@ class RungProcess:
 
         groups = (known.places[:, self._groups == group] for group in range(self._groups.max() + 1))
         differences = np.array([_squares(places, places) for places in groups])
-        found = minimize(
-            self._loss, self._prior[0], (known, differences), jac=True, method="L-BFGS-B",
-            options={"maxiter": _MOST_STEPS},
-        )  # fmt: skip
+        options = {"maxiter": _MOST_STEPS}
+        found = minimize(self._loss, self._prior[0], (known, differences), "L-BFGS-B", jac=True, options=options)
         self._scales = self._scales_of(found.x)
         self.condition(known)
 

@@ -20,22 +20,12 @@ from airflow_provider_dtrain.search.rung_sampler import (
     check_installed,
     draw,
 )
+from tests.support.search_space import SPACE, assert_in_space
 
 np = pytest.importorskip("numpy")
 optimize = pytest.importorskip("scipy.optimize")
 
 RUNGS = (1, 4, 16)
-SPACE: dict[str, Any] = {
-    "lr": {"type": "log", "minval": -5, "maxval": -1},
-    "net": {
-        "width": {"type": "int", "minval": 1, "maxval": 64},
-        "drop": {"type": "double", "minval": 0, "maxval": 0.5},
-        "act": {"type": "categorical", "vals": ["relu", None, [1, 2], {"gelu": True}]},
-    },
-    "half": {"type": "log", "minval": 1, "maxval": 4, "base": 0.5},
-    "global_batch_size": 64,
-    "layers": {"type": "const", "val": [3]},
-}
 
 
 def loss(values: dict[str, Any]) -> float:
@@ -124,16 +114,7 @@ def test_a_fit_finds_how_far_rungs_agree() -> None:
 # -- draws --------------------------------------------------------------------------------------
 def test_a_draw_has_the_shape_of_the_space_and_lies_in_it(known: list[KnownTrial]) -> None:
     for one in known:
-        values: Any = one.hyperparameters
-        assert list(values) == sorted(SPACE)
-        assert (values["global_batch_size"], values["layers"]) == (64, [3])
-        assert 1e-5 <= values["lr"] <= 0.1
-        assert 0.0625 <= values["half"] <= 0.5
-        assert isinstance(values["net"]["width"], int)
-        assert 1 <= values["net"]["width"] <= 64
-        assert 0 <= values["net"]["drop"] <= 0.5
-        assert values["net"]["act"] in SPACE["net"]["act"]["vals"]
-        assert json.loads(json.dumps(values)) == values
+        assert_in_space(one.hyperparameters)
 
 
 def test_the_first_trials_and_some_later_ones_are_those_of_random_draws(known: list[KnownTrial]) -> None:
@@ -171,17 +152,18 @@ def test_a_refused_sample_is_followed_by_one_drawn_by_chance(known: list[KnownTr
     assert asked(known, draw=4) == sample(SPACE, experiment_seed=1, trial=24, draw=4)
 
 
-def test_trials_that_start_together_differ(known: list[KnownTrial]) -> None:
-    first = asked(known)
-    opened = KnownTrial(first, {}, is_open=True)
-    beside, alone = asked([*known, opened], 25), asked(known, 25)
+def test_trials_that_start_together_differ() -> None:
+    space = {"a": {"type": "double", "minval": 0, "maxval": 1}}
+    # Both ends are equally promising.
+    history = [KnownTrial({"a": a}, {1: -((a - 0.5) ** 2)}, is_open=False) for a in np.linspace(0.3, 0.7, 24)]
 
-    def far(values: Any) -> float:
-        return abs(math.log10(values["lr"] / first["lr"])) + abs(values["net"]["width"] - first["net"]["width"]) / 16
+    def drawn(*more: KnownTrial) -> float:
+        return float(draw(space, seed=1, trial=24, rungs=(1,), history=[*history, *more])["a"])
 
-    assert far(beside) > far(alone)
-    ended = KnownTrial(first, {}, is_open=False)
-    assert asked([*known, ended], 25) == alone, "a trial that ended without a metric says nothing"
+    first = drawn()
+    assert abs(first - 0.5) > 0.3
+    assert abs(drawn(KnownTrial({"a": first}, {}, is_open=True)) - first) > 0.5
+    assert drawn(KnownTrial({"a": first}, {}, is_open=False)) == first, "it ended without a metric and says nothing"
 
 
 def test_what_says_nothing_is_left_out(known: list[KnownTrial]) -> None:
