@@ -47,7 +47,6 @@ class QueueLink(PageLink):
 
 def note_pages(
     task: BaseOperator,
-    context: Context | None = None,
     *,
     trial_id: int | None = None,
     experiment_id: int | None = None,
@@ -57,7 +56,6 @@ def note_pages(
     """Note the pages of a task, which Airflow stores when this process ends.
 
     :param has_several: the task has several trials of the experiment
-    :param context: store them at once as well, so that the links work while the task waits and runs
     """
     pages = {
         TrialLink().xcom_key: None if trial_id is None else trial_page(trial_id),
@@ -68,9 +66,11 @@ def note_pages(
         pages[TrialLink().xcom_key] = trials_page(experiment_id)
     noted = {key: path for key, path in pages.items() if path is not None}
     setattr(task, _NOTED, {**getattr(task, _NOTED, {}), **noted})
-    if context is None:
-        return
-    for key, path in noted.items():
+
+
+def store_pages(task: BaseOperator, context: Context) -> None:
+    """Store the noted pages of a task now, so that the links work while the task waits and runs. Blocks."""
+    for key, path in getattr(task, _NOTED, {}).items():
         try:
             context["ti"].xcom_push(key=key, value=path)
         except Exception as error:  # whatever Airflow's client raises: a link must not fail a task

@@ -101,20 +101,20 @@ class TrialNotifications:
 
     def wait_limit(self, store: Store, trial_id: int, task: TaskFacts) -> Callable[[], None] | None:
         """Return the watch over a trial that waits in this process, None without notifiers for it."""
-        from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
-
         several = self.notifiers.get(NotifyEvent.WAITED)
         if not several:
             return None
+        from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
+
         return WaitLimit(store, trial_id, self.waiting_after_s, several, log=self.log, context=dict(task.context))
 
     def straggler(self, store: Store, trial_id: int, task: TaskFacts) -> Callable[[str], None] | None:
         """Return the sender for slow ranks of a trial that runs in this process, None without notifiers for them."""
-        from airflow_provider_dtrain.notifications.straggler import StragglerNotification
-
         several = self.notifiers.get(NotifyEvent.STRAGGLER)
         if not several:
             return None
+        from airflow_provider_dtrain.notifications.straggler import StragglerNotification
+
         return StragglerNotification(store, trial_id, several, log=self.log, context=dict(task.context))
 
     def packed(self) -> PackedNotifications | None:

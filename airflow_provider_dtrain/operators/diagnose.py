@@ -106,7 +106,7 @@ class DiagnoseOperator(CheckedArguments, BaseOperator):
                 result = asyncio.run(self._run(DtrainHook(), task))
         except asyncio.CancelledError:
             raise AirflowFailException("The diagnosis was ended by Airflow, and its slots are free.") from None
-        note_pages(self, context, experiment_id=result["experiment_id"])
+        note_pages(self, experiment_id=result["experiment_id"])
         for text in result["sentences"]:
             self.log.info("%s", text)
         if self.report is not None:

@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
+from airflow_provider_dtrain.core.lifecycle.states import STARTED, TRIAL_SUCCEEDED
 from airflow_provider_dtrain.errors import ConfigError, DtrainError, Problem
 from airflow_provider_dtrain.hooks.arguments import (
     DOCUMENT,
@@ -33,7 +33,7 @@ from airflow_provider_dtrain.hooks.tasks import (
     show_map_index_name,
     task_facts,
 )
-from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, keep_pages, note_pages
+from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, keep_pages, note_pages, store_pages
 from airflow_provider_dtrain.operators._notifications import WAITING_AFTER, TrialNotifications
 from airflow_provider_dtrain.operators._several_trials import (
     FinishedTrial,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.tasks import TaskFacts
     from airflow_provider_dtrain.notifications.events import Given
     from airflow_provider_dtrain.store.records.gangs import GangView
-    from airflow_provider_dtrain.store.records.trials import Config, Ticket, TrialKey
+    from airflow_provider_dtrain.store.records.trials import Config, HandOver, Ticket, TrialKey
     from airflow_provider_dtrain.triggers._followed_trial import TrialEvent
     from airflow_provider_dtrain.triggers.trial import TrialsEvent
 
@@ -150,6 +150,8 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self._notifications = TrialNotifications(notify, notify_waiting_after, self.log)
         #: Event loop, and trial -> runtime of its follower.
         self._running: tuple[asyncio.AbstractEventLoop, dict[int, Runtime]] | None = None
+        #: Requests that store the links.
+        self._storing: asyncio.Future[None] | None = None
         self._name: str | None = None
         #: Words about the end of the trial, or about what it does now.
         self._ending = ""
@@ -188,22 +190,24 @@ class TrialOperator(CheckedArguments, BaseOperator):
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
         from airflow_provider_dtrain.triggers._followed_trial import stored_end
 
-        hands_over = self._hands_over(task)
         with failing_at_once():
             hook = DtrainHook()
             tickets = self._submit(hook, task)
+            is_left = self._leaves_to_triggerer(task, tickets)
             for ticket in tickets:
                 if not ticket.is_new:
                     revive(hook.store, ticket)
-                    if hands_over:
+                    if is_left:
                         hand_over(hook.store, ticket)
-        self._note(tickets, None if hands_over else task.context)
+        self._note(tickets)
+        if not self.deferrable:
+            store_pages(self, task.context)
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
         trial_ids = [ticket.trial_id for ticket in tickets]
         with_results = self._with_results(hook, tickets)
         followed = [trial_id for trial_id in trial_ids if trial_id not in with_results]
         ends: dict[int, TrialEvent] = {trial_id: stored_end(hook.store, trial_id) for trial_id in with_results}
-        outcomes = self._carry(hook, followed, deadline, task) if followed and not hands_over else []
+        outcomes = self._carry(hook, followed, deadline, task) if followed and not is_left else []
         for trial_id, outcome in zip(followed, outcomes, strict=False):
             if outcome is not None:
                 ends[trial_id] = self._shown(hook, trial_id, outcome)
@@ -237,27 +241,36 @@ class TrialOperator(CheckedArguments, BaseOperator):
         """True if the task was planned for several trials, or for the last ones of such a plan."""
         return isinstance(self.trial, Mapping) and "trials" in self.trial
 
-    def _hands_over(self, task: TaskFacts) -> bool:
-        """Return whether the worker leaves the trial to the triggerer at once.
+    def _hand_over_rule(self, task: TaskFacts) -> HandOver:
+        """Return whether the worker leaves a new trial to the triggerer at once.
 
         A triggerer follows all trials of a search over one channel to each host. It takes a trial over a second or two
         after the task began, so the first one starts in its worker.
         """
-        return self.deferrable and (task.key.map_index > 0 or self._has_several)
+        from airflow_provider_dtrain.store.records.trials import HandOver
 
-    def _note(self, tickets: Sequence[Ticket], context: Context | None) -> None:
-        """Log the trials, and note the links.
+        if not self.deferrable:
+            return HandOver.NO
+        if self._has_several:
+            return HandOver.YES
+        return HandOver.NO if task.key.map_index < 0 else HandOver.ALL_BUT_FIRST
 
-        :param context: None: Airflow itself stores the links at the deferral
-        """
+    def _leaves_to_triggerer(self, task: TaskFacts, tickets: Sequence[Ticket]) -> bool:
+        """Return whether the worker leaves the trials to the triggerer at once, as it does with those of a retry."""
+        if all(ticket.is_new for ticket in tickets):
+            return any(ticket.is_handed_over for ticket in tickets)
+        return self.deferrable and (task.key.map_index >= 0 or self._has_several)
+
+    def _note(self, tickets: Sequence[Ticket]) -> None:
+        """Log the trials, and note the links."""
         first, experiment_id = tickets[0].trial_id, tickets[0].experiment_id
         if not self._has_several:
             self._notifications.trial_id = first
             self.log.info("Experiment %d, trial %d", experiment_id, first)
-            note_pages(self, context, trial_id=first, experiment_id=experiment_id)
+            note_pages(self, trial_id=first, experiment_id=experiment_id)
             return
         log_begins(self.log, self.trial or {}, tickets)
-        note_pages(self, context, experiment_id=experiment_id, has_several=True)
+        note_pages(self, experiment_id=experiment_id, has_several=True)
 
     def _with_results(self, hook: DtrainHook, tickets: Sequence[Ticket]) -> list[int]:
         """Return the trials that have a result from before a clear or retry of this task."""
@@ -281,7 +294,6 @@ class TrialOperator(CheckedArguments, BaseOperator):
             if gang is not None:
                 raise ConfigError([Problem(path="searcher.trials_per_task", message=_NO_HELD_GANG)])
             stored = config_of(hook, None, None, folder, trial=several[0])
-            hands_over = self._hands_over(task)
             return submit_several(
                 hook,
                 stored,
@@ -289,7 +301,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
                 key=key,
                 folder=folder,
                 bundle=task.bundle,
-                hands_over=hands_over,
+                hand_over=self._hand_over_rule(task),
                 owner=task.owner,
             )
         held = hook.store.gangs.get(gang.allocation_id) if gang is not None else None
@@ -315,17 +327,16 @@ class TrialOperator(CheckedArguments, BaseOperator):
         """
         from airflow_provider_dtrain.engine.submission.submit import submit
 
-        trial, hands_over = self._planned(task.key), self._hands_over(task)
         return submit(
             hook,
             stored,
             key=task.key,
             folder=folder,
-            trial=trial,
+            trial=self._planned(task.key),
             gang=gang,
             bundle=task.bundle,
             tree=tree,
-            hands_over=hands_over,
+            hand_over=self._hand_over_rule(task),
             owner=task.owner,
         )
 
@@ -369,9 +380,12 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self._running = (asyncio.get_running_loop(), {})
         followers = {one: functools.partial(self._follow, hook, one, deadline, task) for one in trial_ids}
         try:
-            return await follow_all(followers, {one: self._trial_log(None, one) for one in trial_ids})
+            outcomes = await follow_all(followers, {one: self._trial_log(None, one) for one in trial_ids})
         finally:
             self._running = None
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
+        return outcomes
 
     async def _follow(self, hook: DtrainHook, trial_id: int, deadline: float | None, task: TaskFacts) -> Outcome | None:
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
@@ -388,9 +402,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
             asyncio.get_running_loop().call_later(hook.settings.defer_after_s, runtime.hand_over)
         runtime.on_waiting = self._notifications.wait_limit(hook.store, trial_id, task)
         runtime.on_straggler = self._notifications.straggler(hook.store, trial_id, task)
-        # Only a task instance with the name that this operator makes.
-        is_named = task.map_index_template == MAP_INDEX_TEMPLATE and not self._has_several
-        on_state = self._show_state if is_named and not self.deferrable else None
+        on_state = functools.partial(self._on_state, task)
         runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable, on_state=on_state)
         with serving(hook, trial_id, redacting(runtime)):
             outcome = await runner.run(BackgroundRecovery(hook))
@@ -434,10 +446,19 @@ class TrialOperator(CheckedArguments, BaseOperator):
         )
         self.defer(trigger=trigger, method_name="execute_complete")
 
-    def _show_state(self, state: str) -> None:
-        """Show in the name of the task instance whether the trial waits or trains."""
-        self._ending = _STATE_TEXT.get(state, "")
-        show_map_index_name(self.map_index_name)
+    def _on_state(self, task: TaskFacts, state: str) -> None:
+        """Show what the trial does: in the name of the task instance, or by links while a deferrable task runs here."""
+        from airflow_provider_dtrain.engine.session.background import in_background
+        from airflow_provider_dtrain.engine.session.threads import in_thread
+
+        if self.deferrable:
+            if state in STARTED and self._storing is None:
+                # Before the start, these requests would delay it. If the task defers first, Airflow stores the links.
+                self._storing = in_background(in_thread(store_pages, self, task.context))
+        elif task.map_index_template == MAP_INDEX_TEMPLATE and not self._has_several:
+            # Only a task instance with the name that this operator makes.
+            self._ending = _STATE_TEXT.get(state, "")
+            show_map_index_name(self.map_index_name)
 
     def _shown(self, hook: DtrainHook, trial_id: int, outcome: Outcome) -> TrialEvent:
         """Return the end of a trial that this process has followed, as the event of a trigger has it."""

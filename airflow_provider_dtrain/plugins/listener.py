@@ -1,6 +1,7 @@
 """Listener for the start of Airflow's components and for the end of DAG runs.
 
-A component that starts imports the modules that tasks need, so that the processes that it forks inherit them.
+A component that starts imports the modules that tasks need and packs the archives for hosts, so that the processes that
+it forks inherit them.
 
 When a DAG run ends, its held gangs are ended. Airflow calls the listener in its scheduler or API server, which must not
 wait. A thread therefore marks the gangs in the provider's store, and releases those that no task uses. It contacts no
@@ -34,15 +35,19 @@ NEEDED_BY_TASKS = (
     "airflow_provider_dtrain.engine.attempt.source_checkpoint",
     "airflow_provider_dtrain.core.diagnosis.report",
     "airflow_provider_dtrain.engine.diagnosis",
+    "airflow_provider_dtrain.engine.operations.follower",
     "airflow_provider_dtrain.engine.submission.submit",
     "airflow_provider_dtrain.engine.submission.entry",
     "airflow_provider_dtrain.engine.submission.granted",
     "airflow_provider_dtrain.hooks.dtrain",
+    "airflow_provider_dtrain.hosts.channel.link_pool",
     "airflow_provider_dtrain.hosts.payload",
+    "airflow_provider_dtrain.hosts.transport.local",
     "airflow_provider_dtrain.hosts.work_tree",
     "airflow_provider_dtrain.notifications.serialization",
     "airflow_provider_dtrain.operators.search",
     "airflow_provider_dtrain.operators.trial",
+    "airflow_provider_dtrain.store.database.schema",
     "airflow_provider_dtrain.store.store",
     "airflow_provider_dtrain.task_groups",
     "airflow_provider_dtrain.triggers.trial",
@@ -54,7 +59,7 @@ _working = threading.Lock()
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Import the modules that tasks need, so that forked processes inherit them.
+    """Import the modules and pack the archives that tasks need, so that forked processes inherit them.
 
     The scheduler forks a process for each task, the triggerer for each trigger loop, and the DAG processor for each
     file. With an executor whose workers are not forked by the scheduler, this has no effect.
@@ -70,9 +75,21 @@ def on_starting(component: Any) -> None:
             log.warning("%s cannot be imported; tasks that need it will fail with this error", module, exc_info=True)
             return
     try:
+        _pack()
+    except Exception as error:
+        log.warning("The archives for hosts cannot be packed; trials will fail with this error: %s", error)
+    try:
         _import_driver()
     except DtrainError as error:
         log.warning("The provider's store is not configured correctly: %s", error)
+
+
+def _pack() -> None:
+    """Pack the library and the supervisor. This costs an eighth of a second of CPU."""
+    from airflow_provider_dtrain.hosts.payload import library, supervisor
+
+    library()
+    supervisor()
 
 
 def _import_driver() -> None:

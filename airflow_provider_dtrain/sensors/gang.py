@@ -34,7 +34,7 @@ from airflow_provider_dtrain.hooks.tasks import (
     log_mistaken_pool,
     task_facts,
 )
-from airflow_provider_dtrain.links.pages import QueueLink, keep_pages, note_pages
+from airflow_provider_dtrain.links.pages import QueueLink, keep_pages, note_pages, store_pages
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -147,7 +147,8 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
         with failing_at_once():
             hook = DtrainHook()
             asked = ask_for_gang(hook, self._submission(hook, task.key, task.folder))
-            note_pages(self, context, allocation_id=asked.allocation_id)
+            note_pages(self, allocation_id=asked.allocation_id)
+            store_pages(self, context)
             view = self._wait(hook, asked.allocation_id, task.key)
             if view is not None:
                 return as_xcom(view)

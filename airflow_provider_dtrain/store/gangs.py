@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -43,7 +44,7 @@ from airflow_provider_dtrain.store.queue.transitions import set_attempt, ungrant
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
 from airflow_provider_dtrain.store.records.trials import HANDED_OVER, Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.timeline.notes import note
-from airflow_provider_dtrain.store.trials import experiment_of, insert_trial, submitted, ticket_of
+from airflow_provider_dtrain.store.trials import experiment_of, hands_over, insert_trial, submitted, ticket_of
 from airflow_provider_dtrain.store.views import key_of, placements, run_name, store_mark
 
 _TASK = ("dag_id", "run_id", "task_id", "map_index")
@@ -205,12 +206,14 @@ class Gangs:
             )
         now = self.db.now()
         experiment = experiment_of(conn, now, submission)
+        is_handed_over = hands_over(conn, submission)
         trial_id = insert_trial(conn, now, submission, experiment)
         values = {"trial_id": trial_id, "number": 1, "allocation_id": row.id, "state": "waiting"}
-        query = attempts.insert().values(**values, created_at=now, renewed_at=now)
+        watcher = HANDED_OVER if is_handed_over else None
+        query = attempts.insert().values(**values, watcher=watcher, created_at=now, renewed_at=now)
         attempt_id = int(conn.scalar(query.returning(attempts.c.id)) or 0)
         _hold(conn, now, gang)
-        return ticket_of(conn, attempt_id)
+        return replace(ticket_of(conn, attempt_id), is_new=True, is_handed_over=is_handed_over)
 
     @writes
     def use(self, conn: Connection, attempt_id: int, watch: int) -> str | None:

@@ -31,6 +31,7 @@ from airflow_provider_dtrain.store.queue.transitions import open_experiment
 from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.records.trials import (
     HANDED_OVER,
+    HandOver,
     Ticket,
     TrialSubmission,
     TrialView,
@@ -77,6 +78,7 @@ class Trials:
         _refuse_unplaceable(conn, submission, pool)
         now = self.db.now()
         experiment = experiment_of(conn, now, submission)
+        is_handed_over = hands_over(conn, submission)
         trial_id = insert_trial(conn, now, submission, experiment)
         allocation_id = _request(
             conn, now, submission, trial_id, pool.backend, is_paused=experiment.control_request == "pause"
@@ -88,7 +90,7 @@ class Trials:
             number=1,
             allocation_id=allocation_id,
             state="waiting",
-            watcher=HANDED_OVER if submission.is_handed_over else None,
+            watcher=HANDED_OVER if is_handed_over else None,
             created_at=now,
             renewed_at=now,
         )
@@ -101,6 +103,7 @@ class Trials:
             attempt_number=1,
             allocation_id=allocation_id,
             is_new=True,
+            is_handed_over=is_handed_over,
         )
 
     @reads
@@ -185,6 +188,11 @@ _WITH_RESULT = (
     .order_by(attempts.c.id.desc())
     .limit(1)
 )
+_SIBLING = (
+    sa.select(trials.c.id)
+    .where(*(trials.c[name] == sa.bindparam(f"of_{name}") for name in ("dag_id", "run_id", "task_id", "max_tries")))
+    .limit(1)
+)
 _CONFIG = sa.select(configs.c.config_id).where(configs.c.config_id == sa.bindparam("config"))
 _SEARCH = sa.select(searches.c.id).where(searches.c.id == sa.bindparam("search"))
 _PAYLOAD = sa.select(payloads.c.digest).where(payloads.c.digest == sa.bindparam("of_digest"))
@@ -231,13 +239,13 @@ def _identity(submission: TrialSubmission) -> Values:
 def _ticket(conn: Connection, submission: TrialSubmission) -> Ticket | None:
     of = {**_identity(submission), "of_max_tries": submission.key.max_tries}
     row = statements.first(conn, _NEWEST_OF, of)
-    return None if row is None else record_of(Ticket, row, is_new=False)
+    return None if row is None else record_of(Ticket, row, is_new=False, is_handed_over=False)
 
 
 def _with_result(conn: Connection, submission: TrialSubmission) -> Ticket | None:
     """Return the ticket of the trial that has a result from before its task was cleared."""
     row = statements.first(conn, _WITH_RESULT, {**_identity(submission), "of_search": submission.search_id})
-    return None if row is None else record_of(Ticket, row, is_new=False)
+    return None if row is None else record_of(Ticket, row, is_new=False, is_handed_over=False)
 
 
 def _check(conn: Connection, submission: TrialSubmission) -> None:
@@ -263,6 +271,17 @@ def _refuse_unplaceable(conn: Connection, submission: TrialSubmission, pool: Poo
 
 def _inserted(conn: Connection, table: sa.Table, **values: Any) -> int:
     return statements.insert(conn, table, **values)
+
+
+def hands_over(conn: Connection, submission: TrialSubmission) -> bool:
+    """Return whether the submitting worker leaves a new trial to a triggerer.
+
+    Call it before the trial is inserted, with the experiment's row locked.
+    """
+    if submission.hand_over is not HandOver.ALL_BUT_FIRST:
+        return submission.hand_over is HandOver.YES
+    of = {f"of_{name}": value for name, value in vars(submission.key).items() if name != "map_index"}
+    return statements.first(conn, _SIBLING, of) is not None
 
 
 def experiment_of(conn: Connection, now: datetime, submission: TrialSubmission) -> ExperimentRow:
@@ -330,4 +349,5 @@ def _request(
 def ticket_of(conn: Connection, attempt_id: int) -> Ticket:
     """Return the ticket of an attempt."""
     query: sa.Select[Any] = sa.select(*_TICKET).join(trials, trials.c.id == attempts.c.trial_id)
-    return record_of(Ticket, conn.execute(query.where(attempts.c.id == attempt_id)).one(), is_new=False)
+    row = conn.execute(query.where(attempts.c.id == attempt_id)).one()
+    return record_of(Ticket, row, is_new=False, is_handed_over=False)

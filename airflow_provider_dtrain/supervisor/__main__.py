@@ -22,7 +22,6 @@ from .channel.log_search import match_logs
 from .channel.run_commands import write_stop_request
 from .checks.probe import probe
 from .environments.build import build
-from .environments.download import download
 from .environments.supervised import supervise
 from .fields import Fields, parse_object, shorten
 from .file_access import below
@@ -191,6 +190,9 @@ def role_build(layout: Layout, args: argparse.Namespace) -> None:
 
 def role_download(layout: Layout, args: argparse.Namespace) -> None:
     """Download packages. The request, with the credentials of the index, is a line of standard input."""
+    # Its modules for HTTPS would take a third of the time in which a channel opens.
+    from .environments.download import download
+
     download()
 
 

@@ -7,10 +7,12 @@ import logging
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_dtrain.hosts import payload
 from airflow_provider_dtrain.plugins import listener
 from airflow_provider_dtrain.store.store import Store
 
@@ -40,10 +42,12 @@ def context(task_id, map_index=-1):
 def trial(planned):
     known = set(sys.modules)
     try:
-        TrialOperator(task_id="trial", trial=planned, deferrable=True).execute(context("trial", 0))
+        TrialOperator(task_id="trial", trial=planned, deferrable=True).execute(context("trial", planned["number"]))
+        is_deferred = False
     except TaskDeferred:
-        new = sorted(name for name in set(sys.modules) - known if name.startswith("airflow_provider_dtrain"))
-        return {"new": new}
+        is_deferred = True
+    new = sorted(set(sys.modules) - known)
+    return {"new": new, "is_deferred": is_deferred}
 
 def forked(work):
     reads, writes = os.pipe()
@@ -57,7 +61,7 @@ def forked(work):
         return json.load(pipe)
 
 planned = forked(lambda: PlanTrialsOperator(task_id="plan", config=config).execute(context("plan")))
-print("FOUND " + json.dumps(forked(lambda: trial(planned[0]))))
+print("FOUND " + json.dumps([forked(lambda: trial(one)) for one in planned]))
 """
 CONFIG = {
     "name": "forked",
@@ -69,7 +73,6 @@ CONFIG = {
 }
 
 
-@pytest.mark.nightly
 def test_a_forked_task_imports_nothing(url: str, tmp_path: Path) -> None:
     environment = {
         **os.environ,
@@ -81,11 +84,11 @@ def test_a_forked_task_imports_nothing(url: str, tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     lines = [line.removeprefix("FOUND ") for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, done.stdout + done.stderr
-    assert json.loads(lines[0]) == {"new": []}
+    assert json.loads(lines[0]) == [{"new": [], "is_deferred": False}, {"new": [], "is_deferred": True}]
     store = Store.open(url)
     try:
-        [trial] = store.trials.list()
-        assert (trial.number, trial.state, trial.experiment) == (0, "queued", "forked")
+        found = {trial.number: (trial.state, trial.experiment) for trial in store.trials.list()}
+        assert found == {0: ("completed", "forked"), 1: ("queued", "forked")}
     finally:
         store.close()
 
@@ -107,6 +110,27 @@ def test_a_module_that_cannot_be_imported_stops_no_part_of_airflow(
     with caplog.at_level(logging.WARNING):
         listener.on_starting(Job())
     assert "airflow_provider_dtrain.nothing cannot be imported" in caplog.text
+
+
+def test_archives_for_hosts_are_packed_before_the_first_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    payload.supervisor.cache_clear()
+    payload.library.cache_clear()
+    listener.on_starting(Job())
+    monkeypatch.setattr(payload, "packed", lambda entries: pytest.fail("packed in the task"))
+    assert payload.library().digest != payload.supervisor().digest
+
+
+def test_an_archive_that_cannot_be_packed_stops_no_part_of_airflow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> None:
+        raise PackageNotFoundError("nvidia-ml-py")
+
+    monkeypatch.setattr(payload, "supervisor", missing)
+    with caplog.at_level(logging.WARNING):
+        listener.on_starting(Job())
+    assert "The archives for hosts cannot be packed" in caplog.text
+    assert "nvidia-ml-py" in caplog.text
 
 
 @pytest.mark.nightly

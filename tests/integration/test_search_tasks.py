@@ -288,6 +288,8 @@ def test_the_event_of_a_deferred_trial_brings_its_name(hook: DtrainHook, monkeyp
     monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.EARLIEST_EVENT_S", 0.0)
     run = Run()
     plan = run.plan(config({**RANDOM, "name": "optuna", "max_trials": 2}))
+    # The first one runs in its worker.
+    TrialOperator(task_id="trial", trial=plan[0], deferrable=True).execute(run.context("trial", 0))
     task, last = (TrialOperator(task_id="trial", trial=plan[1], deferrable=True) for _ in range(2))
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(run.context("trial", 1))
@@ -303,15 +305,22 @@ def test_the_event_of_a_deferred_trial_brings_its_name(hook: DtrainHook, monkeyp
     assert last.map_index_name.startswith("1 | lr=0.")
 
 
-def test_the_first_mapped_trial_starts_in_its_worker(hook: DtrainHook) -> None:
+def test_the_mapped_trial_that_is_submitted_first_starts_in_its_worker_and_its_links_do_not_delay_it(
+    hook: DtrainHook,
+) -> None:
     run = Run()
     plan = run.plan(config({**RANDOM, "max_trials": 2}))
-    first, second = (TrialOperator(task_id="trial", trial=trial, deferrable=True) for trial in plan)
-    with pytest.raises(TaskDeferred):
-        second.execute(run.context("trial", 1))
-    result = first.execute(run.context("trial", 0))
+    later, first = (TrialOperator(task_id="trial", trial=trial, deferrable=True) for trial in plan)
+    stored: dict[str, str] = {}
+    context = run.context("trial", 1)
+    context["ti"].xcom_push = lambda key, value: stored.update({key: hook.store.trials.list()[0].state})
+    result = first.execute(context)
     assert result is not None
     assert result["state"] == "completed"
+    assert set(stored) == {"_link_TrialLink", "_link_ExperimentLink"}
+    assert set(stored.values()) <= {"running", "completed"}
+    with pytest.raises(TaskDeferred):
+        later.execute(run.context("trial", 0))
 
 
 def test_an_asset_of_any_name_has_an_address() -> None:

@@ -174,10 +174,10 @@ def test_a_clear_of_a_task_with_results_runs_nothing(hook: DtrainHook) -> None:
 async def test_a_retry_continues_only_what_a_host_has_failed(hook: DtrainHook, monkeypatch: pytest.MonkeyPatch) -> None:
     launch, refused = runner.launch, [1]
 
-    async def refuses(rt: Any, view: Any, job: Any) -> None:
+    async def refuses(rt: Any, view: Any) -> None:
         if view.trial_number in refused:
             raise HostRefusedError("local", "The disk is full.", code="no_space")
-        await launch(rt, view, job)
+        await launch(rt, view)
 
     monkeypatch.setattr(runner, "launch", refuses)
     run = Run()

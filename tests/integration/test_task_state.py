@@ -16,8 +16,9 @@ import pytest
 from airflow_provider_dtrain.engine.attempt.end_summary import shown_of
 from airflow_provider_dtrain.notifications.log import LogNotifier
 from airflow_provider_dtrain.notifications.serialization import pack
+from airflow_provider_dtrain.store.records.trials import HandOver, TrialKey, TrialSubmission
 from testbed.log_scene import LogScene
-from testbed.worker import DAG_FILE, Workers
+from testbed.worker import DAG_FILE, MAX_TRIES, Workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.airflow]
 
@@ -133,6 +134,18 @@ def test_the_log_of_a_failed_task_ends_with_the_cause_in_one_line(scene: Scene) 
 
 
 def test_a_mapped_task_that_defers_sends_its_name_and_each_link_once(scene: Scene) -> None:
+    store = scene.scene.hook.store
+    # The worker keeps the trial that is submitted first.
+    store.trials.submit(
+        TrialSubmission(
+            key=TrialKey(dag_id="numbers", run_id="waits", task_id="train", map_index=0, max_tries=MAX_TRIES),
+            experiment_name="f",
+            config_id=store.configs.put(CONFIG, origins={}).config_id,
+            pool="local",
+            slots=1,
+            hand_over=HandOver.YES,
+        )
+    )
     with scene.deferrable():
         scene.run("waits", 1)
     sent = Counter(path.rpartition("/")[2] for path, _ in scene.workers.requests("waits"))
@@ -142,7 +155,7 @@ def test_a_mapped_task_that_defers_sends_its_name_and_each_link_once(scene: Scen
         "_link_TrialLink": 1,
         "_link_ExperimentLink": 1,
     }
-    [trial] = scene.scene.hook.store.trials.list(run_id="waits")
+    [trial] = [one for one in store.trials.list(run_id="waits") if one.key.map_index == 1]
     assert scene.sent("waits", "/_link_TrialLink") == [f"plugin/dtrain/trials/{trial.trial_id}"]
 
 

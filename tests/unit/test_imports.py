@@ -109,6 +109,16 @@ def test_the_training_library_can_be_imported_without_torch() -> None:
     assert loaded_after("import airflow_provider_dtrain.train") & {"torch", "airflow"} == set()
 
 
+def test_a_channel_to_a_host_opens_without_what_few_commands_need() -> None:
+    """These take as long as the rest of its start, and each worker that starts a trial opens a channel."""
+    rare = {"http.client", "importlib.metadata", "ssl", "urllib.request"}
+    code = "import airflow_provider_dtrain.supervisor.__main__"
+    script = f"import sys\n{code}\nprint('\\n'.join(sys.modules))"
+    # As on a host, whose interpreter may run code of other packages at its start: -S.
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert set(done.stdout.split()) & rare == set()
+
+
 #: Modules that code on hosts imports beside Python's own and PyTorch -> the files that may. A file that imports one
 #: when it is imported itself serves nothing else. The other ones do without, or name what to install.
 ON_HOSTS = {

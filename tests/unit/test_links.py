@@ -51,10 +51,11 @@ def task() -> Any:
     return Task(log=SimpleNamespace(debug=lambda *words: None))
 
 
-def test_noted_pages_are_stored_at_once_and_again_at_the_end(task: Any) -> None:
+def test_noted_pages_can_be_stored_at_once_and_are_stored_again_at_the_end(task: Any) -> None:
     pushed: dict[str, str] = {}
     context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}))}
-    pages.note_pages(task, context, trial_id=7)
+    pages.note_pages(task, trial_id=7)
+    pages.store_pages(task, context)
     pages.note_pages(task, experiment_id=3)
     assert pushed == {"_link_TrialLink": "plugin/dtrain/trials/7"}
     assert pages.TrialLink().get_link(task, ti_key=None) == "plugin/dtrain/trials/7"  # type: ignore[arg-type]
@@ -73,7 +74,8 @@ def test_a_link_that_airflow_does_not_take_fails_nothing(task: Any) -> None:
     def refuse(**values: object) -> None:
         raise RuntimeError("no")
 
-    pages.note_pages(task, {"ti": SimpleNamespace(xcom_push=refuse)}, trial_id=7)  # type: ignore[typeddict-item]
+    pages.note_pages(task, trial_id=7)
+    pages.store_pages(task, {"ti": SimpleNamespace(xcom_push=refuse)})  # type: ignore[typeddict-item]
     assert pages.TrialLink().get_link(task, ti_key=None) == "plugin/dtrain/trials/7"  # type: ignore[arg-type]
 
 

@@ -19,6 +19,7 @@ from airflow_provider_dtrain.engine.attempt.containers import image_error, provi
 from airflow_provider_dtrain.engine.attempt.environments import ready_environments
 from airflow_provider_dtrain.engine.attempt.gang_check import check_gang
 from airflow_provider_dtrain.engine.attempt.host_calls import on_all, send_archives
+from airflow_provider_dtrain.engine.attempt.job import job_of
 from airflow_provider_dtrain.engine.attempt.provenance import record_images, record_launch
 from airflow_provider_dtrain.engine.copies.collector import send_known
 from airflow_provider_dtrain.engine.copies.last import until_copied
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 
-async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
+async def launch(rt: Runtime, view: AttemptView) -> None:
     """Start the ranks of the attempt on all its hosts, or on none.
 
     Repeatable: a follower that takes over in the middle starts the same plan again and attaches.
@@ -54,10 +55,9 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     :param view: attempt that holds its slots
     :raises HostError: a host cannot be reached, refuses, or has no network path to another host
     :raises EnvironmentMissingError: a host lacks python, a module or a folder
+    :raises ConfigError: the stored configuration is not valid for this version
     """
-    job = replace(job, secrets=await with_connection(job.config, job.secrets))
-    order = rank_order(Placement(view.placement))
-    links = await on_all(dict.fromkeys(order), lambda host, _: rt.link(host, to_launch=True))
+    job, links = await _begun(rt, view)
     record = view.plan
     if record is None:
         await _check_devices(rt, view, job)
@@ -88,6 +88,21 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     await rt.db(rt.store.attempts.set_running, rt.attempt_id, rt.watch)
     where = f"{master['address']}:{port}"
     rt.log.info("Started %d rank(s) on %d host(s), rendezvous %s", job.world_size, len(links), where)
+
+
+async def _begun(rt: Runtime, view: AttemptView) -> tuple[Job, dict[str, HostLink]]:
+    """Return the job and the links to its hosts. A new follower connects while it reads the job."""
+
+    async def read() -> Job:
+        job = await job_of(rt, view)
+        return replace(job, secrets=await with_connection(job.config, job.secrets))
+
+    hosts = dict.fromkeys(rank_order(Placement(view.placement)))
+    reading = asyncio.ensure_future(read())
+    connecting = asyncio.ensure_future(on_all(hosts, lambda host, _: rt.link(host, to_launch=True)))
+    # An error of the job is raised after the connections as well, so that no action still runs then.
+    await asyncio.gather(reading, connecting, return_exceptions=True)
+    return reading.result(), connecting.result()
 
 
 async def _provide(rt: Runtime, job: Job, links: Mapping[str, HostLink], images: dict[str, ContainerHost]) -> None:

@@ -261,7 +261,7 @@ class AttemptRunner:
                     async with self.rt.renewing():
                         with _lease(self.rt, view):
                             view = await self._with_hparams(view)
-                            await launch(self.rt, view, await job_of(self.rt, view))
+                            await launch(self.rt, view)
                 case AttemptState.RUNNING | AttemptState.STOPPING:
                     return await self._follow(view)
                 case _:

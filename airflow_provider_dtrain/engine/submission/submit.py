@@ -20,6 +20,7 @@ from airflow_provider_dtrain.core.projects import DEFAULT_PROJECT
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.engine.submission.assembly import assembled, choose_pool
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, StaleWatchError
+from airflow_provider_dtrain.store.records.trials import HandOver
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
@@ -169,7 +170,7 @@ def submit(
     gang: HeldGang | None = None,
     bundle: DagBundle | None = None,
     tree: Path | None = None,
-    hands_over: bool = False,
+    hand_over: HandOver = HandOver.NO,
     trial_index: int = 0,
     owner: str = "",
 ) -> Ticket:
@@ -180,7 +181,7 @@ def submit(
     :param gang: held gang that the trial uses; None = the trial waits for a gang of its own
     :param bundle: Airflow's bundle of the DAG file
     :param tree: folder whose state in git is that of the code; None = the folder of the code
-    :param hands_over: the caller leaves the trial to a triggerer at once, which starts it once it has slots
+    :param hand_over: whether the caller leaves the trial to a triggerer at once, which starts it once it has slots
     :param trial_index: number of the trial among those of the same key
     :param owner: user to whom a new experiment belongs
     :raises GangEndedError: the held gang has ended, or is held under another token
@@ -193,7 +194,7 @@ def submit(
     """
     trial = trial or {}
     make = _prepared(hook, stored, key, folder, trial.get("payload"), bundle, tree)
-    submission = replace(make(trial, gang), is_handed_over=hands_over, trial_index=trial_index, owner=owner)
+    submission = replace(make(trial, gang), hand_over=hand_over, trial_index=trial_index, owner=owner)
     if gang is not None:
         return hook.store.gangs.submit_trial(submission, gang.token)
     return hook.store.trials.submit(submission)
@@ -207,7 +208,7 @@ def submit_several(
     key: TrialKey,
     folder: Path,
     bundle: DagBundle | None = None,
-    hands_over: bool = False,
+    hand_over: HandOver = HandOver.NO,
     owner: str = "",
 ) -> list[Ticket]:
     """Submit several trials of one task, with the same code. Repeatable by key. Blocks. Raises like :func:`submit`.
@@ -222,7 +223,7 @@ def submit_several(
         raise ConfigError([Problem(path="trial.trials", message=message)])
     make = _prepared(hook, stored, key, folder, trials[0].get("payload"), bundle, None)
     submissions = [
-        replace(make(trial, None), trial_index=index, keeps_result=True, is_handed_over=hands_over, owner=owner)
+        replace(make(trial, None), trial_index=index, keeps_result=True, hand_over=hand_over, owner=owner)
         for index, trial in enumerate(trials)
     ]
     return list(hook.store.trials.submit_several(submissions))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from typing import Any, Final, Literal
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace
@@ -200,6 +201,15 @@ class TrialKey:
     max_tries: int = 0
 
 
+class HandOver(Enum):
+    """Whether a worker leaves a trial that it submits to a triggerer at once."""
+
+    NO = "no"
+    #: The worker keeps the trial that is submitted first among those of a mapped task with the same tries.
+    ALL_BUT_FIRST = "all but the first"
+    YES = "yes"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialSubmission:
     """A trial and the gang that it requests."""
@@ -239,8 +249,8 @@ class TrialSubmission:
     #: The search that planned it, and its bracket there.
     search_id: int | None = None
     bracket: int = 0
-    #: The submitting worker leaves the trial to a triggerer at once.
-    is_handed_over: bool = False
+    #: Whether the submitting worker leaves the trial to a triggerer at once.
+    hand_over: HandOver = HandOver.NO
     #: Index among the trials of its task instance, from 0.
     trial_index: int = 0
     #: When its task is cleared, the trial is submitted again only if it has no result.
@@ -258,6 +268,8 @@ class Ticket:
     allocation_id: int
     #: False: the rows existed before.
     is_new: bool = field(default=False, compare=False)
+    #: True: new rows, which the submitting worker leaves to a triggerer.
+    is_handed_over: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ import atexit
 import builtins
 import gc
 import importlib.machinery
-import importlib.metadata
 import io
 import json
 import os
@@ -114,6 +113,8 @@ class RankProgram(BaseException):
         is_wanted = getattr(torch, "_is_device_backend_autoload_enabled", None)
         if is_wanted is None or not is_wanted():
             return
+        import importlib.metadata
+
         found = importlib.metadata.entry_points
         own = [name for path in sys.path[:2] if os.path.isdir(path) for name in os.listdir(path)]
         if not any(name.endswith((".dist-info", ".egg-info")) for name in own):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
-import importlib.metadata
 import importlib.util
 import os
 import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..files.layout import Layout
 from ..limits import WARM_OUTPUT_BYTES
@@ -20,6 +19,9 @@ from ..names import Json
 from .ranks import rank_argv
 from .warm_key import Cold, ColdCode, check_secrets_late, python_program, warm_key
 from .warm_record import is_installed, packages
+
+if TYPE_CHECKING:
+    import importlib.metadata
 
 #: Group of the entry points that PyTorch calls, and the variable that keeps it from doing so.
 _BACKENDS = "torch.backends"
@@ -138,6 +140,8 @@ def _is_importable(path: str) -> bool:
 
 
 def _entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
+    import importlib.metadata
+
     if sys.version_info < (3, 10):
         return list(importlib.metadata.entry_points().get(group, ()))
     return list(importlib.metadata.entry_points(group=group))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -111,6 +110,9 @@ def checked_names(names: list[object]) -> list[str]:
 
 def packages() -> set[str]:
     """Return the packages that a warm parent imports: PyTorch, what it requires, NumPy, and the training library."""
+    # At the top, each channel to a host would import it.
+    import importlib.metadata
+
     found: set[str] = set()
     waiting = ["torch"]
     distributions = set[str]()
