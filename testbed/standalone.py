@@ -185,6 +185,9 @@ class Standalone(AirflowApi):
             # Files that did not change are not parsed again: that took a tenth of a core.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+            # With SQLite, tasks that start together may take all 15 connections of the API server, which then waits
+            # for one in the thread that would return one.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "-1",
             # A busy machine may exceed the 5 s that a worker waits for an answer by default.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         }

@@ -37,6 +37,38 @@ def settings_lines(hook: DtrainHook) -> Iterator[Line]:
             "0: old data is never removed and disks fill up. Set [dtrain] retention_days and run: airflow dtrain gc"
         )
     yield line("retention", bool(days), message)
+    if conf.getboolean("database", "sql_alchemy_pool_enabled", fallback=True):
+        size = conf.getint("database", "sql_alchemy_pool_size", fallback=5)
+        overflow = conf.getint("database", "sql_alchemy_max_overflow", fallback=10)
+        yield from connection_lines(
+            conf.get("database", "sql_alchemy_conn", fallback=""),
+            tasks=conf.getint("core", "parallelism", fallback=32),
+            connections=None if size == 0 or overflow < 0 else size + overflow,
+        )
+
+
+def connection_lines(url: str, *, tasks: int, connections: int | None) -> Iterator[Line]:
+    """Yield the check that tasks which start together leave a connection to the API server of an Airflow on SQLite.
+
+    Each start waits for the lock of SQLite with a connection. If none is left, the API server waits half a minute for
+    one in the thread of its event loop, which the holder of the lock needs to end. Meanwhile the scheduler gives up.
+
+    :param url: of Airflow's database
+    :param tasks: ``[core] parallelism``
+    :param connections: most connections of a process; None = no limit
+    """
+    if not url.startswith("sqlite"):
+        return
+    if connections is None or connections > tasks:
+        number = "any number of" if connections is None else str(connections)
+        yield line("airflow connections", True, f"SQLite, {number} connections for {tasks} tasks at a time")
+        return
+    yield line(
+        "airflow connections",
+        False,
+        f"SQLite, {connections} connections for {tasks} tasks at a time: tasks that start together can stop the API "
+        "server for 30 s, and the scheduler with it. Set [database] sql_alchemy_max_overflow to -1, or use PostgreSQL.",
+    )
 
 
 def lease_line(orphan_timeout_s: float, heartbeat_s: float) -> Line:

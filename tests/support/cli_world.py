@@ -104,6 +104,8 @@ def airflow_commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forki
             "AIRFLOW_HOME": str(folder / "airflow"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__FERNET_KEY": Fernet.generate_key().decode(),
+            # As in the quickstart: doctor wants more connections to SQLite than tasks at a time.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "-1",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
             "AIRFLOW__DTRAIN__KILL_GRACE_S": "2",
             "PYTHONPATH": path,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider_dtrain.cli._health_checks import (
+    connection_lines,
     database_line,
     lease_line,
     machines_line,
@@ -27,6 +28,23 @@ def test_a_lease_must_outlive_the_time_in_which_airflow_notices_a_dead_worker(or
     assert found["ok"] is ok
     if not ok:
         assert f"orphan_timeout to {heartbeat_s + 180} or more" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("url", "tasks", "connections", "ok"),
+    [
+        ("sqlite:////x.db", 32, 15, [False]),
+        ("sqlite:////x.db", 15, 15, [False]),
+        ("sqlite:////x.db", 14, 15, [True]),
+        ("sqlite:////x.db", 32, None, [True]),
+        (POSTGRESQL, 32, 15, []),
+    ],
+)
+def test_an_airflow_on_sqlite_needs_more_connections_than_tasks(url, tasks, connections, ok):
+    found = list(connection_lines(url, tasks=tasks, connections=connections))
+    assert [one["ok"] for one in found] == ok
+    for one in found:
+        assert one["ok"] or "sql_alchemy_max_overflow to -1" in one["message"]
 
 
 @pytest.mark.parametrize(

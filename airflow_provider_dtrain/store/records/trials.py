@@ -202,7 +202,7 @@ class TrialKey:
 
 
 class HandOver(Enum):
-    """Whether a worker leaves a trial that it submits to a triggerer at once."""
+    """Rule by which a worker leaves a trial that it submits to a triggerer at once."""
 
     NO = "no"
     #: The worker keeps the trial that is submitted first among those of a mapped task with the same tries.
