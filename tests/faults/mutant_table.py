@@ -1196,6 +1196,29 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/contract/test_store_hand_over.py::test_the_start_of_a_trigger_alone_makes_a_pass_due[sqlite]",
     ),
     Mutant(
+        name="a cleared mapped task leaves its first trial to the triggerer",
+        path=f"{STORE}/trials.py",
+        old='for name in ("dag_id", "run_id", "task_id", "max_tries")',
+        new='for name in ("dag_id", "run_id", "task_id")',
+        test="tests/contract/test_store_hand_over.py"
+        "::test_the_first_trial_is_that_of_one_task_in_one_dag_run_until_it_is_cleared",
+    ),
+    Mutant(
+        name="a retry of a mapped task starts its trial in its worker",
+        path="airflow_provider_dtrain/operators/trial.py",
+        old="return self.deferrable and (task.key.map_index >= 0 or",
+        new="return self.deferrable and (task.key.map_index > 0 or",
+        test="tests/contract/test_store_hand_over.py::test_a_retry_of_the_first_trial_leaves_it_to_the_triggerer",
+    ),
+    Mutant(
+        name="the links of a trial are stored before it starts",
+        path="airflow_provider_dtrain/operators/trial.py",
+        old="if state in STARTED and self._storing is None:",
+        new="if self._storing is None:",
+        test="tests/integration/test_search_tasks.py"
+        "::test_the_mapped_trial_that_is_submitted_first_starts_in_its_worker_and_its_links_do_not_delay_it",
+    ),
+    Mutant(
         name="a grant stays with a worker that has handed its trial over",
         path=f"{STORE}/attempts.py",
         old='        if row.state == "granted":\n            ungrant(conn, now, row,',
