@@ -190,7 +190,7 @@ def role_build(layout: Layout, args: argparse.Namespace) -> None:
 
 def role_download(layout: Layout, args: argparse.Namespace) -> None:
     """Download packages. The request, with the credentials of the index, is a line of standard input."""
-    # Its modules for HTTPS would take a third of the time in which a channel opens.
+    # At the top, each channel to a host would import its modules for HTTPS.
     from .environments.download import download
 
     download()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.hosts.payload import library
+from tests.faults.processes import ROLE
 from tests.support.supervisor_host import Host, Refusal, is_alive, make_plan, start, until
 from tests.support.warm_launches import WARM, Launches, line, parents, uses
 
@@ -200,6 +201,13 @@ def test_ranks_outlive_their_parent_and_later_ones_have_another(host: Host) -> N
     launches.count = 50
     assert launches.run()["forked"] is True
     assert parents(host)[0] != first
+
+
+def test_the_checker_of_the_fault_tests_knows_a_parent_as_a_process_without_ranks(host: Host) -> None:
+    launches = Launches(host, {"train.py": "print(1)"})
+    for _ in range(2):
+        launches.run()
+    assert ROLE.match(Path(f"/proc/{parents(host)[0]}/cmdline").read_bytes())
 
 
 def test_a_parent_ends_when_nobody_asks(host: Host) -> None:

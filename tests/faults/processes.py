@@ -17,7 +17,7 @@ EVERY_S = 0.25
 #: Run of a process whose origin no scan has seen: it is detached from all known processes.
 UNKNOWN = "unknown"
 #: Command line of a role of the supervisor. Such a process never runs a user's code.
-_ROLE = re.compile(rb"[^\0]*\0[^\0]*supervisor/[0-9a-f]{64}\0")
+ROLE = re.compile(rb"[^\0]*\0(-I\0)?[^\0]*supervisor/[0-9a-f]{64}(/__main__\.py)?\0")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Census:
             new = [pid for pid in found if (pid, found[pid][1].start_time) not in self._known]
             # Ranks first: they determine the runs of their supervisors.
             for pid in [pid for pid in new if not self._note_rank(pid, found)]:
-                if not _ROLE.match(_read(pid, "cmdline")):
+                if not ROLE.match(_read(pid, "cmdline")):
                     self._note_other(pid, found, inits)
             return [holder for holders in self._known.values() for holder in holders]
 
@@ -129,7 +129,7 @@ class Census:
         holder = Holder(host, slot, env["DTRAIN_RUN"], pid, status.start_time, is_rank=is_rank)
         self._known[pid, status.start_time] = {holder}
         for above in ancestors(pid, found)[1:]:
-            if is_rank and _ROLE.match(_read(above, "cmdline")):
+            if is_rank and ROLE.match(_read(above, "cmdline")):
                 self._above.setdefault((above, found[above][1].start_time), set()).add(holder)
         return True
 
