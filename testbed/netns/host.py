@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from testbed.netns.network import Network, command, ip
@@ -207,6 +208,15 @@ class NamespaceHost:
         inside = self.pid_namespace
         found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         return [pid for pid in found if pid != self._init_pid and inside and _pid_namespace(pid) == inside]
+
+    def commands(self) -> dict[int, list[str]]:
+        """Return the arguments of every process of the host, see :meth:`pids`. Processes that end are left out."""
+        found = {}
+        for pid in self.pids():
+            with suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape")
+                found[pid] = line.rstrip("\0").split("\0")
+        return found
 
     def exec(
         self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -27,14 +26,9 @@ def traces(tag: str) -> list[str]:
     return [name for name in [*links, *map(str, places)] if tag in name]
 
 
-def with_argument(host: NamespaceHost, argument: bytes) -> list[int]:
+def with_argument(host: NamespaceHost, argument: str) -> list[int]:
     """Return the processes of a host that have an argument, by their pid out here."""
-    found = []
-    for pid in host.pids():
-        with contextlib.suppress(OSError):
-            if argument in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                found.append(pid)
-    return found
+    return [pid for pid, arguments in host.commands().items() if argument in arguments]
 
 
 @pytest.mark.parametrize("shared_home", [False, True])
@@ -65,7 +59,7 @@ def test_a_crash_ends_processes_that_have_detached_themselves() -> None:
         host = hosts.host(0)
         host.exec(["sh", "-c", "setsid sleep 4567 >/dev/null 2>&1 </dev/null &"])
         # The shell may end before its child is the sleeper.
-        (sleeper,) = wait_until(lambda: with_argument(host, b"4567"), timeout_s=30, what="the detached process")
+        (sleeper,) = wait_until(lambda: with_argument(host, "4567"), timeout_s=30, what="the detached process")
         host.crash()
         assert not Path(f"/proc/{sleeper}").exists()
         assert host.pids() == []

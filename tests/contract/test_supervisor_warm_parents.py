@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.hosts.payload import library
-from tests.faults.processes import ROLE
-from tests.support.supervisor_host import Host, Refusal, is_alive, make_plan, start, until
+from tests.support.supervisor_host import ROLE, Host, Refusal, is_alive, make_plan, start, until
 from tests.support.warm_launches import WARM, Launches, line, parents, uses
 
 TRAIN = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections.abc import Iterable
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.netns import NamespaceHost, NamespaceHosts
+from tests.support.supervisor_host import ROLE
 
 EVERY_S = 0.25
 #: Run of a process whose origin no scan has seen: it is detached from all known processes.
 UNKNOWN = "unknown"
-#: Command line of a role of the supervisor. Such a process never runs a user's code.
-ROLE = re.compile(rb"[^\0]*\0(-I\0)?[^\0]*supervisor/[0-9a-f]{64}(/__main__\.py)?\0")
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,11 @@ def test_the_union_of_the_outputs_is_that_of_one_process_row_for_row(place, alon
 def test_a_killed_rank_costs_only_its_shards_and_another_number_of_ranks_computes_them(place, alone):
     ranks = infer(place, 1, processor="processors:DiesOnce")
     assert ranks[0].exit_code == -9
-    before = {event["shard"] for event in events(ranks, "shard_done")}
+    # The last shard may be in the ledger although its rank was killed before it could say so.
+    before = {int(entry.name.partition(".")[0]) for entry in (place / "out/_dtrain/done").iterdir()}
+    reported = {event["shard"] for event in events(ranks, "shard_done")}
+    assert reported <= before
+    assert len(before - reported) <= 1
     started = {event["shard"] for event in events(ranks, "shard_started")}
     assert 0 < len(before) < 20
     assert 9 in started - before

@@ -134,11 +134,7 @@ class Cluster:
         """Return the command lines of the hosts' processes that match a regular expression."""
         found = []
         for name, host in self.names.items():
-            for pid in host.pids():
-                try:
-                    line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                except OSError:
-                    continue
+            for line in map(" ".join, host.commands().values()):
                 if re.search(pattern, line):
                     found.append(f"{name}: {line}")
         return found

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -27,6 +28,8 @@ from testbed.programs import unpacked_supervisor
 from tests.support.lock_dirs import new_lock_dir
 from tests.support.warm_parents import end_warm_parents
 
+#: Command line of a role of the supervisor. Such a process never runs a user's code.
+ROLE = re.compile(rb"[^\0]*\0(-I\0)?[^\0]*supervisor/[0-9a-f]{64}(/__main__\.py)?\0")
 #: The supervisor as hosts have it: its archive, unpacked.
 SUPERVISOR = unpacked_supervisor()
 #: Ranks are forked from warm parents wherever that is possible: every test of the supervisor holds for them too.
