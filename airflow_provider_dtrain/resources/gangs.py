@@ -13,7 +13,7 @@ from airflow_provider_dtrain.resources.pools import PoolCounts
 from airflow_provider_dtrain.resources.tasks import TaskRef
 
 #: Class of a gang in the queue, best class first.
-QueueClass = Literal["protected", "fresh", "overdue", "young", "old"]
+QueueClass = Literal["protected", "fresh", "young", "overdue", "old"]
 
 
 @dataclass(frozen=True, kw_only=True)

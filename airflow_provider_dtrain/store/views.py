@@ -229,7 +229,7 @@ def waits_because(conn: Connection, allocation_id: int, reason: str, asked_at: d
         .order_by(allocations.c.trial_id, attempts.c.id)
     )
     newest = {one.trial_id: one for one in conn.execute(query)}
-    # The waiter has just renewed its request, so ``asked_at`` is about now.
+    # The waiter renews its request, so ``asked_at`` is about now.
     found = {
         trial_id: silence(one.renewed_at, asked_at, is_handed_over=one.watcher == HANDED_OVER).lost_since
         for trial_id, one in newest.items()

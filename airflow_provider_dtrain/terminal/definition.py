@@ -261,10 +261,10 @@ def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
     time = {"type": a.seconds, "metavar": "TIME"}
     share = {"type": a.share, "metavar": "SHARE"}
     order = (
-        Arg(("--fresh",), help=f"A {one} that used less slots x TIME than this goes first (default 4h)", **time),
-        Arg(("--young",), help="One that used less slots x TIME than this goes next (default 32h)", **time),
-        Arg(("--max-wait",), help=f"A {one} that has waited this long is protected (default 34h)", **time),
-        Arg(("--protected-share",), help=f"Largest share of the slots for protected {many} (default 0.65)", **share),
+        Arg(("--fresh",), help=f"A {one} that used less slots x TIME than this goes first (default 5h)", **time),
+        Arg(("--young",), help="One that used less slots x TIME than this goes next (default 20h)", **time),
+        Arg(("--max-wait",), help=f"A {one} that has waited this long is protected (default 28h)", **time),
+        Arg(("--protected-share",), help=f"Largest share of the slots for protected {many} (default 0.47)", **share),
         Arg(
             ("--reservations",),
             help=f"Number of waiting {many} that may reserve hosts (default 2)",
@@ -279,7 +279,7 @@ def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
             "or also worse classes of its own priority (slices)",
             choices=("off", "priority", "slices"),
         ),
-        Arg(("--min-run",), help=f"Shortest time that a {one} runs before it is interrupted (default 30m)", **time),
+        Arg(("--min-run",), help=f"Shortest time that a {one} runs before it is interrupted (default 20m)", **time),
     )
     places = (
         Arg(("--fit",), help=f"best (default): fill hosts up; worst: spread small {many}", choices=("best", "worst")),

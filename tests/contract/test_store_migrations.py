@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,14 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from airflow_provider_dtrain.core.scheduling.model import PoolOptions
 from airflow_provider_dtrain.errors import NotNowError, StoreError, StoreNotMigratedError
 from airflow_provider_dtrain.store.database import schema
 from airflow_provider_dtrain.store.database.connections import make_engine, parse_url
 from airflow_provider_dtrain.store.database.tables import metadata
 from airflow_provider_dtrain.store.store import Store, migrate
 from testbed.stores import host
-from tests.support.next_schema import add_migration
+from tests.support.next_schema import NEXT_HEAD, add_migration
 
 pytestmark = pytest.mark.each_change
 
@@ -40,9 +42,9 @@ def next_version(url, tmp_path, monkeypatch):
     store.close()
     folder = tmp_path / "migrations"
     shutil.copytree(schema.MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    add_migration(folder, schema.HEAD)
+    add_migration(folder)
     monkeypatch.setattr(schema, "MIGRATIONS", folder)
-    monkeypatch.setattr(schema, "HEAD", "0002")
+    monkeypatch.setattr(schema, "HEAD", NEXT_HEAD)
 
 
 def test_a_store_is_removed_and_other_tables_stay(url, engine):
@@ -109,8 +111,8 @@ def definitions(connection):
     """Return the definitions of all constraints and indexes of the store in the words of the database."""
     if connection.dialect.name == "sqlite":
         found = connection.execute(sa.text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
-        # A table that a migration has rebuilt may have its parts in another order.
-        return {name: sorted(re.split(r",?\s*\n\s*", sql)) for name, sql in found}
+        # A table that a migration has rebuilt may have its parts in another order, and has its name in quotes.
+        return {name: sorted(re.split(r",?\s*\n\s*", sql.replace(f'"{name}"', name))) for name, sql in found}
     constraints = """SELECT conrelid::regclass || '.' || conname, pg_get_constraintdef(oid) FROM pg_constraint
         WHERE connamespace = current_schema()::regnamespace"""
     indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()"
@@ -146,6 +148,24 @@ def test_the_way_down_removes_every_table(engine):
     assert schema.revision(engine) is None
 
 
+def test_new_defaults_of_the_queue_reach_the_pools_that_have_all_of_the_former_ones(url, engine):
+    with closing(Store.open(url)) as store:
+        store.hosts.add(host("a", 2, pool="plain"))
+        store.hosts.add(host("b", 2, pool="tuned"))
+    config = schema.alembic_config()
+    with engine.connect() as connection, schema._without_foreign_keys(connection), connection.begin():
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0001")
+        connection.execute(sa.text("UPDATE pools SET max_wait_s = 7200 WHERE name = 'tuned'"))
+    before = {row["name"]: row for row in rows(engine, "pools")}
+    migrate(url)
+    after = {row["name"]: row for row in rows(engine, "pools")}
+    assert after["tuned"] == before["tuned"]
+    changed = {name: value for name, value in after["plain"].items() if value != before["plain"][name]}
+    assert changed == {name: getattr(PoolOptions(), name) for name in changed}
+    assert set(changed) == {"max_wait_s", "protected_share", "fresh_s", "young_s", "min_run_s"}
+
+
 @pytest.mark.parametrize("revision", ["0001_38c4c47e", "0007", "9999"])
 def test_a_store_with_a_schema_that_the_code_does_not_know_is_refused_and_stays(url, engine, revision):
     with engine.begin() as connection:
@@ -161,7 +181,9 @@ def test_a_store_with_a_schema_that_the_code_does_not_know_is_refused_and_stays(
 def test_a_store_of_the_former_version_is_migrated_and_keeps_its_rows(url, engine, next_version):
     [before], slots = rows(engine), rows(engine, "slots")
     if engine.dialect.name == "postgresql":
-        with pytest.raises(StoreNotMigratedError, match="but this version needs 0002. Run once: airflow dtrain db"):
+        with pytest.raises(
+            StoreNotMigratedError, match=f"but this version needs {NEXT_HEAD}. Run once: airflow dtrain db"
+        ):
             Store.open(url)
         migrate(url)
     Store.open(url).close()

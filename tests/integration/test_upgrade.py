@@ -20,7 +20,7 @@ import pytest
 
 from testbed.standalone import Standalone, wait_until
 from tests.support.lock_dirs import new_lock_dir
-from tests.support.next_schema import add_migration
+from tests.support.next_schema import NEXT_HEAD, add_migration
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "airflow_provider_dtrain"
@@ -128,8 +128,8 @@ def next_version(folder: Path) -> Path:
     copied(folder, "9.9.9")
     database = folder / PACKAGE / "store" / "database"
     head = Versions(folder, folder).head(folder)
-    add_migration(database / "migrations", head)
-    replace(database / "schema.py", rf'HEAD = "{head}"', 'HEAD = "0002"')
+    add_migration(database / "migrations")
+    replace(database / "schema.py", rf'HEAD = "{head}"', f'HEAD = "{NEXT_HEAD}"')
     with (folder / PACKAGE / "supervisor" / "limits.py").open("a") as file:
         file.write("#: Of the version to come.\nOF_THE_NEXT = True\n")
     return folder
@@ -285,7 +285,7 @@ def test_trials_go_through_an_upgrade_and_the_former_version_refuses_the_store(s
         "the new version resumes from a checkpoint of the former one"
     )
     assert site.progress("waits") == 5
-    if versions.head(versions.new) == "0002":
+    if versions.head(versions.new) == NEXT_HEAD:
         assert len(set((site.folder / "remote" / "supervisor").iterdir()) - supervisors) == 1
     removed = site.rows("hosts", "remove", "local", "--purge", "-y")
     assert removed["removed"] == "local"

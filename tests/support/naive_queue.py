@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
@@ -40,9 +41,11 @@ class NaiveQueue:
         self.waiting = {request.request_id: request for request in requests if self.is_possible(request)}
         self.claims: dict[str, Placement] = {}
         able = [request for request in self.waiting.values() if not self.is_capped(request)]
-        #: Priority -> the oldest request that has waited for as long as its limit.
-        self.oldest: dict[int, str] = {}
-        self.protected = self.find_protected(able, list(running))
+        #: Priority -> the first request in the order of protection.
+        self.first: dict[int, str] = {}
+        self.protected: dict[str, int] = {}
+        self.overdue: set[str] = set()
+        self.find_late(able, list(running))
         self.reserved: dict[str, tuple[str, ...]] = {}
         self.ending = {gang.request_id for gang in running if gang.is_ending}
         self.grants: list[tuple[str, Placement]] = []
@@ -56,40 +59,48 @@ class NaiveQueue:
 
     # Classes and order
 
-    def find_protected(self, requests, running):
+    def find_late(self, requests, running):
         everyone = [(r.priority, r.sequence, r.request_id, r.slots, r.waited_s) for r in requests]
         everyone += [(g.priority, g.sequence, g.request_id, g.placement.size, g.waited_s) for g in running]
         pool = sum(len(host.enabled) for host in self.hosts.values() if host.state != "disabled")
-        chosen = set()
         for priority in {entry[0] for entry in everyone}:
-            total = 0
-            late = [entry for entry in everyone if entry[0] == priority and entry[4] >= self.limit_s(entry[3])]
-            if late:
-                self.oldest[priority] = min(late)[2]
-            for number, (_, _, request_id, slots, _) in enumerate(sorted(late)):
+            of_priority = [entry for entry in everyone if entry[0] == priority]
+            steps = {entry[2]: self.steps(entry[4], self.limit_s(entry[3])) for entry in of_priority}
+            ordered = sorted(of_priority, key=lambda entry: (-steps[entry[2]], *entry))
+            waited = [entry for entry in ordered if steps[entry[2]] >= 0]
+            if waited:
+                self.first[priority] = waited[0][2]
+            total, least = 0, 0
+            for number, (_, _, request_id, slots, _) in enumerate(waited):
                 total += slots
                 if number and total > self.options.protected_share * pool:
+                    least = steps[waited[number - 1][2]]
                     break
-                chosen.add(request_id)
-        return chosen
+                self.protected[request_id] = -steps[request_id]
+            self.overdue |= {one for one in steps if one not in self.protected and steps[one] >= least - 1}
+
+    def steps(self, waited_s, limit_s):
+        if waited_s < limit_s:
+            return -1 if waited_s >= limit_s * 15 / 16 else -math.inf
+        return (waited_s - limit_s) // max(limit_s / 16, self.options.min_run_s, 60)
 
     def limit_s(self, slots):
         sizes = [len(host.enabled) for host in self.hosts.values() if host.state != "disabled"]
-        return self.options.max_wait_s * (0.75 if slots > max(sizes, default=0) else 1)
+        return self.options.max_wait_s * (0.9 if slots > max(sizes, default=0) else 1)
 
     def level(self, of):
         slots = of.slots if isinstance(of, GangRequest) else of.placement.size
         if of.request_id in self.protected:
-            return 0
+            return self.protected[of.request_id]
         if of.held_s * slots < self.options.fresh_s:
             return 1
-        if of.waited_s >= 0.85 * self.limit_s(slots):
+        if of.held_s * slots < self.options.young_s:
             return 2
-        return 3 if of.held_s * slots < self.options.young_s else 4
+        return 3 if of.request_id in self.overdue else 4
 
     def key(self, request):
         level = self.level(request)
-        share = 0.0 if level == 0 else self.held[request.group] / request.weight
+        share = 0.0 if level <= 0 else self.held[request.group] / request.weight
         return (request.priority, level, share, request.sequence, request.request_id)
 
     def may_interrupt(self, mine, other):
@@ -97,8 +108,6 @@ class NaiveQueue:
             return False
         if mine.priority != other.priority or self.options.preemption == "priority":
             return other.priority > mine.priority
-        if self.level(mine) == 0:
-            return (other.sequence, other.request_id) > (mine.sequence, mine.request_id)
         return self.level(other) > self.level(mine)
 
     def is_capped(self, request):
@@ -257,7 +266,7 @@ class NaiveQueue:
             and gang.ran_s >= max(self.options.min_run_s, 20 * gang.cost_s)
             and gang.priority >= request.priority
             and gang.placement.size == len(slots)
-            and request_id != self.oldest.get(request.priority)
+            and request_id != self.first.get(request.priority)
         ]
 
     def victims_on_whole_hosts(self, request, legal):
@@ -299,16 +308,16 @@ class NaiveQueue:
 
     # Reservations
 
-    def oldest_protected(self, priority):
+    def first_protected(self, priority):
         late = [r for r in self.waiting.values() if r.priority == priority and r.request_id in self.protected]
-        return min(late, key=lambda r: (r.sequence, r.request_id), default=None)
+        return min(late, key=lambda r: (self.protected[r.request_id], r.sequence, r.request_id), default=None)
 
     def reserve(self, request):
-        is_oldest = self.oldest_protected(request.priority) is request
-        if not is_oldest and len(self.reserved) >= self.options.reservations:
+        is_first = self.first_protected(request.priority) is request
+        if not is_first and len(self.reserved) >= self.options.reservations:
             return False
         mine = self.key(request)
-        before = [i for i in self.reserved if not is_oldest or self.key(self.waiting[i]) < mine]
+        before = [i for i in self.reserved if not is_first or self.key(self.waiting[i]) < mine]
         banned = request.excluded_hosts.union(*(self.reserved[i] for i in before))
         hosts = self.hosts_to_keep(request, banned)
         if not hosts:

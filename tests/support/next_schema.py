@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-#: A migration that rebuilds on SQLite a table to which slots refer. ``{0!r}`` is the revision before it.
+from airflow_provider_dtrain.store.database.schema import HEAD
+
+NEXT_HEAD = f"{int(HEAD) + 1:04d}"
+#: A migration that rebuilds on SQLite a table to which slots refer. ``{0!r}`` is the revision before it, ``{1!r}`` its
+#: own.
 NEXT = """
 import sqlalchemy as sa
 from alembic import op
-revision = "0002"
+revision = {1!r}
 down_revision = {0!r}
 def upgrade():
     with op.batch_alter_table("hosts", recreate="auto") as table:
@@ -17,6 +21,6 @@ def upgrade():
 """
 
 
-def add_migration(migrations: Path, head: str) -> None:
-    """Write the migration after ``head`` into a folder of migrations."""
-    (migrations / "versions" / "0002_next.py").write_text(NEXT.format(head))
+def add_migration(migrations: Path) -> None:
+    """Write the migration after the newest one into a folder of migrations."""
+    (migrations / "versions" / f"{NEXT_HEAD}_next.py").write_text(NEXT.format(HEAD, NEXT_HEAD))

@@ -26,7 +26,7 @@ from airflow_provider_dtrain.core.lifecycle.states import (
 )
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
-from airflow_provider_dtrain.core.scheduling.priority_tiers import level_of, wait_limit_s
+from airflow_provider_dtrain.core.scheduling.priority_tiers import OVERDUE, late_steps, level_of, wait_limit_s
 from airflow_provider_dtrain.notifications.events import NotifyEvent
 from airflow_provider_dtrain.notifications.notice import Notice
 from airflow_provider_dtrain.store.queue.queue_rows import CLASS_NAMES
@@ -90,19 +90,22 @@ def test_the_tooltips_of_the_queue_are_the_meanings_of_its_classes() -> None:
 def test_a_class_is_what_its_tooltip_says() -> None:
     options, hour = PoolOptions(), 3600.0
     at = {
-        (held, waited): CLASS_NAMES[level_of(4, held * hour, waited * hour, options.max_wait_s, options)]
-        for held in (0, 0.99, 1, 7.99, 8, 100)
-        for waited in (0, 28.8, 28.9, 100)
+        (held, late): CLASS_NAMES[level_of(4, held * hour, late, options)]
+        for held in (0, 1.24, 1.25, 4.99, 5, 100)
+        for late in (None, OVERDUE)
     }
-    assert {name for (held, _), name in at.items() if held < 1} == {"fresh"}
-    assert {name for (held, waited), name in at.items() if held >= 1 and waited > 28.8} == {"overdue"}
-    assert {name for (held, waited), name in at.items() if 1 <= held < 8 and waited <= 28.8} == {"young"}
-    assert {name for (held, waited), name in at.items() if held >= 8 and waited <= 28.8} == {"old"}
+    assert {name for (held, _), name in at.items() if held < 1.25} == {"fresh"}
+    assert {name for (held, _), name in at.items() if 1.25 <= held < 5} == {"young"}
+    assert {name for (held, late), name in at.items() if held >= 5 and late is None} == {"old"}
+    assert {name for (held, late), name in at.items() if held >= 5 and late == OVERDUE} == {"overdue"}
+    assert [late_steps(hours * hour, options.max_wait_s, options) for hours in (26.2, 26.3, 27.9, 28, 29.8)] == [
+        None, -1, -1, 0, 1,
+    ]  # fmt: skip
 
 
-def test_a_wide_gang_is_protected_after_three_quarters_of_the_wait() -> None:
+def test_a_wide_gang_is_protected_after_nine_tenths_of_the_wait() -> None:
     options = PoolOptions(max_wait_s=1000.0)
-    assert [wait_limit_s(slots, 8, options) for slots in (0, 8, 9)] == [1000.0, 1000.0, 750.0]
+    assert [wait_limit_s(slots, 8, options) for slots in (0, 8, 9)] == [1000.0, 1000.0, 900.0]
 
 
 def test_the_page_of_the_configuration_names_every_field() -> None:

@@ -10,7 +10,7 @@ from airflow_provider_dtrain.core.simulation.queue_policy import SimulatedQueue
 from airflow_provider_dtrain.core.simulation.simulator import SimulatedJob, hosts_of, simulate
 
 HOUR = 3600.0
-SLICES = PoolOptions(preemption="slices")
+SLICES = PoolOptions(preemption="slices", min_run_s=1800.0)
 WIDE = GangRequest("wide", 8, sequence=9)
 
 

@@ -6,14 +6,23 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_dtrain.core.scheduling.aging import Late, late_levels
 from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
+from airflow_provider_dtrain.core.scheduling.priority_tiers import (
+    OVERDUE,
+    PROTECTED,
+    STEPS,
+    late_steps,
+    next_step_s,
+    step_s,
+)
 
 HOUR = 3600.0
 #: A gang of 8 slots is fresh for 2 hours, and young for 8.
-SLICES = PoolOptions(preemption="slices", fresh_s=16 * HOUR, young_s=64 * HOUR, max_wait_s=36 * HOUR)
+SLICES = PoolOptions(preemption="slices", fresh_s=16 * HOUR, young_s=64 * HOUR, max_wait_s=36 * HOUR, min_run_s=1800.0)
 LATE = 36 * HOUR
 
 
@@ -46,10 +55,10 @@ def order(requests, options=SLICES, hosts=99) -> list[str]:
 # Classes and order
 
 
-def test_classes_go_protected_fresh_overdue_young_rest():
+def test_classes_go_protected_fresh_young_overdue_rest():
     queue = [
         request(1, 8, held_s=9 * HOUR),
-        request(2, 8, held_s=3 * HOUR),
+        request(2, 8, held_s=9 * HOUR, waited_s=LATE),
         request(3, 8, held_s=3 * HOUR, waited_s=LATE),
         request(4, 8, held_s=HOUR),
         request(0, 8, held_s=20 * HOUR, waited_s=LATE),
@@ -65,10 +74,47 @@ def test_the_thresholds_are_options_of_the_pool():
     options = PoolOptions(fresh_s=80.0, young_s=160.0, max_wait_s=30.0, protected_share=0.0)
     queue = [request(1, 8, held_s=20.0), request(2, 8, held_s=10.0), request(3, 8, held_s=9.0)]
     late = [request(4, 8, held_s=99.0, waited_s=30.0), request(5, 8, held_s=99.0, waited_s=30.0)]
-    assert order(queue + late, options) == ["4", "3", "5", "2", "1"]
+    assert order(queue + late, options) == ["4", "3", "2", "5", "1"]
 
 
-def test_the_protected_are_the_oldest_within_the_share_of_the_pool_and_at_least_one():
+def test_the_protected_go_by_steps_of_waiting_then_by_submission():
+    step_h = 36 / STEPS
+    waited = {1: 36, 2: 36 + 0.9 * step_h, 3: 36 + 1.1 * step_h, 4: 36 + 5 * step_h, 5: 36 + 1.9 * step_h}
+    queue = [request(n, 8, held_s=9 * HOUR, waited_s=hours * HOUR) for n, hours in waited.items()]
+    assert order(queue, replace(SLICES, protected_share=1.0)) == ["4", "3", "5", "1", "2"]
+
+
+def test_while_the_share_is_full_only_those_a_step_behind_the_last_protected_are_overdue():
+    hours = {1: 72, 2: 71, 3: 70, 4: 40, 5: 0}
+    queue = [request(n, 8, held_s=9 * HOUR, waited_s=hour * HOUR) for n, hour in hours.items()]
+    late = [Late(-steps, one.sequence, one.request_id, 8) for one in queue if (steps := steps_of(one)) is not None]
+    assert late_levels(late, 40, replace(SLICES, protected_share=1.0)) == {"1": -16, "2": -15, "3": -15, "4": -1}
+    full = replace(SLICES, protected_share=0.2)
+    assert late_levels(late, 40, full) == {"1": -16, "2": OVERDUE, "3": OVERDUE}
+    late[1:2] = []
+    assert late_levels(late, 40, full) == {"1": -16, "3": OVERDUE}
+
+
+def steps_of(one: GangRequest) -> int | None:
+    return late_steps(one.waited_s, SLICES.max_wait_s, SLICES)
+
+
+@pytest.mark.parametrize(
+    ("waited_h", "steps", "next_h"),
+    [(0, None, 33.75), (33.7, None, 0.05), (33.75, -1, 2.25), (35.9, -1, 0.1), (36, 0, 2.25), (72, 16, 2.25)],
+)
+def test_the_wait_is_counted_in_steps_from_shortly_before_its_limit(waited_h, steps, next_h):
+    assert late_steps(waited_h * HOUR, 36 * HOUR, SLICES) == steps
+    assert next_step_s(waited_h * HOUR, 36 * HOUR, SLICES) == pytest.approx(next_h * HOUR, abs=0.01)
+
+
+def test_a_step_is_never_shorter_than_min_run_and_a_minute():
+    assert step_s(16 * 60.0, replace(SLICES, min_run_s=0.0)) == 60.0
+    assert step_s(16 * 30.0, replace(SLICES, min_run_s=0.0)) == 60.0
+    assert step_s(16 * 30.0, replace(SLICES, min_run_s=90.0)) == 90.0
+
+
+def test_the_protected_are_the_first_within_the_share_of_the_pool_and_at_least_one():
     queue = [request(n, 8, held_s=9 * HOUR, waited_s=LATE) for n in (1, 2, 3)] + [request(9, 8)]
     assert order(queue, replace(SLICES, protected_share=0.5), hosts=4) == ["1", "2", "9", "3"]
     assert order(queue, replace(SLICES, protected_share=0.0), hosts=4) == ["1", "9", "2", "3"]
@@ -138,11 +184,13 @@ def test_who_may_not_be_interrupted(fields):
     assert victims(run_pass(hosts_for(running, "a"), [request(1, 8)], SLICES, running)) == []
 
 
-def test_a_protected_request_interrupts_later_submissions_of_its_priority_and_no_earlier_ones():
-    running = [gang("old", "a", range(8), sequence=1), gang("new", "b", range(8), sequence=9, held_s=HOUR)]
-    queue = [request(5, 8, waited_s=LATE, held_s=9 * HOUR)]
-    assert victims(run_pass(hosts_for(running, "a", "b"), queue, SLICES, running)) == ["new"]
-    assert victims(run_pass(hosts_for(running[:1], "a"), queue, SLICES, running[:1])) == []
+def test_a_protected_request_interrupts_gangs_that_waited_a_step_less_and_no_others():
+    queue = [request(5, 8, waited_s=40 * HOUR, held_s=9 * HOUR)]
+    options = replace(SLICES, protected_share=1.0, max_wait_s=32 * HOUR)
+    for waited_h, sequence, expected in ((0, 1, ["g"]), (39, 1, ["g"]), (41, 9, []), (45, 9, [])):
+        running = [gang("g", "a", range(8), sequence=sequence, held_s=HOUR, waited_s=waited_h * HOUR)]
+        hosts = [*hosts_for(running, "a"), Host("b", 8, frozenset(range(8)))]
+        assert victims(run_pass(hosts, queue, options, running)) == expected
 
 
 def test_free_slots_are_used_before_anybody_is_interrupted():
@@ -315,7 +363,7 @@ def test_a_short_request_starts_on_a_reserved_host_if_everything_there_ends_late
     assert beside_a_reservation(request(2, 1, max_runtime_s=60.0), ends_in_s=None) == []
 
 
-def test_the_oldest_protected_request_reserves_beyond_the_number_and_takes_hosts_from_those_behind_it():
+def test_the_first_protected_request_reserves_beyond_the_number_and_takes_hosts_from_those_behind_it():
     hosts = [Host("a", 8, frozenset({0})), Host("b", 8, frozenset({0}))]
     queue = [request(2, 8, reserved_hosts=("a",)), request(3, 8, reserved_hosts=("b",))]
     oldest = request(9, 16, waited_s=LATE, held_s=9 * HOUR)
@@ -360,11 +408,11 @@ def test_protection_comes_back_with_the_slots_of_the_cap():
     scheduler = PoolState(hosts_for(running, "a", "b"), options, running)
     scheduler.submit(waiting)
     step(scheduler, 0.0)
-    assert not scheduler.protection.covers(waiting.priority, "1")
+    assert scheduler.waiting["1"].level > PROTECTED
     scheduler.end("g")
     scheduler.free_slots.take(Placement({"a": tuple(range(8))}))
     step(scheduler, 60.0)
-    assert scheduler.protection.covers(waiting.priority, "1")
+    assert scheduler.waiting["1"].level <= PROTECTED
 
 
 def test_a_request_does_not_age_while_it_waits_at_its_cap():
@@ -380,11 +428,11 @@ def test_a_request_does_not_age_while_it_waits_at_its_cap():
     scheduler.free_slots.take(Placement({"a": tuple(range(8))}))
     step(scheduler, 60 * HOUR)
     assert waiter.waited_at(scheduler.now) == 35 * HOUR
-    assert not scheduler.protection.covers(waiting.priority, "1")
+    assert scheduler.waiting["1"].level > PROTECTED
     step(scheduler, 60.5 * HOUR)
     assert waiter.waited_at(scheduler.now) == 35.5 * HOUR
     step(scheduler, 61 * HOUR)
-    assert scheduler.protection.covers(waiting.priority, "1")
+    assert scheduler.waiting["1"].level <= PROTECTED
 
 
 def test_slots_that_are_coming_count_against_the_cap():
@@ -439,7 +487,7 @@ def test_with_a_max_runtime_of_all_in_the_way_the_expected_start_is_known():
         ({"held_s": HOUR, "is_preemptible": False}, HOUR),
         ({"held_s": 7 * HOUR, "is_preemptible": False}, HOUR),
         ({"is_preemptible": False, "ends_in_s": 90.0}, 90.0),
-        ({"is_preemptible": False}, 0.85 * 36 * HOUR),
+        ({"is_preemptible": False}, 15 / 16 * 36 * HOUR),
     ],
     ids=["min_run", "20 times the cost", "fresh", "young", "max_runtime", "overdue"],
 )

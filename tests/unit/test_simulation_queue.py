@@ -31,7 +31,7 @@ EXCERPT = Path(__file__).parents[1] / "data" / "philly_excerpt.csv"
 ONE = hosts_of([(1, 8)])
 TWO = hosts_of([(2, 8)])
 OFF = PoolOptions(preemption="off")
-SLICES = PoolOptions(preemption="slices")
+SLICES = PoolOptions(preemption="slices", min_run_s=1800.0)
 HOUR = 3600
 
 
@@ -75,7 +75,7 @@ def test_a_job_runs_for_half_an_hour_before_it_is_interrupted_again():
 
 def test_a_costly_preemption_waits_for_twenty_times_its_cost():
     jobs = [job("long", 0, 8, 10 * HOUR), job("urgent", 10, 8, 600, priority=1)]
-    options = PoolOptions(preemption="priority")
+    options = PoolOptions(preemption="priority", min_run_s=1800.0)
     assert ends(jobs, ONE, options, cost_s=60)["urgent"] == 1800 + 30 + 600
     assert ends(jobs, ONE, options, cost_s=200)["urgent"] == 4000 + 100 + 600
 

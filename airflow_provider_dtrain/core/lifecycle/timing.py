@@ -29,6 +29,8 @@ PROGRESS_LIMIT_S = 60.0
 ATTEMPT_RENEW_S = 15.0
 #: Seconds between two renewals of an idle request. A third of the time after which the queue skips it.
 REQUEST_RENEW_S = 20.0
+#: Seconds for which a request needs no renewal after the last one. With the time above, half of what the queue allows.
+REQUEST_FRESH_S = 10.0
 #: Seconds after which a claim of recovery that is not renewed expires. Another process then recovers the attempt.
 CLAIM_S = 60.0
 #: Seconds between two recovery rounds of one process, and the same while something is left to do. A silent attempt is

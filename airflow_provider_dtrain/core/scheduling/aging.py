@@ -1,25 +1,28 @@
-"""Aging: protects the oldest requests that waited ``max_wait``, up to a share of the pool's slots."""
+"""Aging: protects the requests that waited longest, up to a share of the pool's slots."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
-from airflow_provider_dtrain.core.scheduling.priority_tiers import EPSILON
+from airflow_provider_dtrain.core.scheduling.priority_tiers import EPSILON, OVERDUE, PROTECTED
 
 
-class Overdue(NamedTuple):
-    """Waiting or running request that waited ``max_wait``. Sorts by submission."""
+class Late(NamedTuple):
+    """Waiting or running request that waited its limit, or nearly. Sorts by steps, most first, then by submission."""
 
+    #: Negative number of steps that it waited beyond its limit: 1 = it nearly waited the limit.
+    minus_steps: int
     sequence: int
     request_id: str
     slots: int
 
 
 class Protection:
-    """Overdue requests of each priority, and those that the last :meth:`settle` protected.
+    """Late requests of each priority, and the classes that the last :meth:`settle` gave them.
 
     :param pool_slots: slots of all hosts of the pool that are not disabled
     """
@@ -27,57 +30,60 @@ class Protection:
     def __init__(self, pool_slots: int, options: PoolOptions) -> None:
         self.pool_slots = pool_slots
         self.options = options
-        self._overdue: dict[int, list[Overdue]] = {}
-        self._protected: dict[int, set[str]] = {}
+        self._late: dict[int, list[Late]] = {}
+        self._entries: dict[tuple[int, str], Late] = {}
+        self._levels: dict[int, dict[str, int]] = {}
         self._unsettled: set[int] = set()
 
-    def note(self, priority: int, entry: Overdue) -> None:
-        """Add a request that waited ``max_wait``. Idempotent."""
-        entries = self._overdue.setdefault(priority, [])
-        place = bisect.bisect_left(entries, entry)
-        if place == len(entries) or entries[place] != entry:
-            entries.insert(place, entry)
+    def note(self, priority: int, entry: Late) -> None:
+        """Add a late request, or change its steps. Idempotent."""
+        key = priority, entry.request_id
+        if self._entries.get(key) != entry:
+            self.drop(*key)
+            self._entries[key] = entry
+            bisect.insort(self._late.setdefault(priority, []), entry)
             self._unsettled.add(priority)
 
-    def drop(self, priority: int, entry: Overdue) -> None:
+    def drop(self, priority: int, request_id: str) -> None:
         """Remove a request that has ended or no longer counts. Idempotent."""
-        entries = self._overdue.get(priority, [])
-        place = bisect.bisect_left(entries, entry)
-        if place < len(entries) and entries[place] == entry:
-            del entries[place]
+        entry = self._entries.pop((priority, request_id), None)
+        if entry is not None:
+            entries = self._late[priority]
+            del entries[bisect.bisect_left(entries, entry)]
             self._unsettled.add(priority)
 
     def settle(self) -> list[str]:
-        """Update the protected requests, and return those that changed, in a fixed order."""
+        """Update the classes of late requests, and return those that changed, in a fixed order."""
         changed: list[str] = []
         for priority in sorted(self._unsettled):
-            before = self._protected.get(priority, set())
-            now = protected(self._overdue[priority], self.pool_slots, self.options)
-            self._protected[priority] = now
-            changed += sorted(now ^ before)
+            before = self._levels.get(priority, {})
+            now = self._levels[priority] = late_levels(self._late[priority], self.pool_slots, self.options)
+            changed += sorted(one for one in now.keys() | before.keys() if now.get(one) != before.get(one))
         self._unsettled.clear()
         return changed
 
-    def covers(self, priority: int, request_id: str) -> bool:
-        """Return whether a request is protected."""
-        return request_id in self._protected.get(priority, ())
+    def level(self, priority: int, request_id: str) -> int | None:
+        """Return the class of a request by its wait alone, see :func:`late_levels`."""
+        return self._levels.get(priority, {}).get(request_id)
 
-    def overdue(self, priority: int) -> list[Overdue]:
-        """Return the overdue requests of a priority, the oldest first."""
-        return self._overdue.get(priority, [])
+    def protectable(self, priority: int) -> list[str]:
+        """Return the requests of a priority that waited their limit, in the order of protection."""
+        return [entry.request_id for entry in self._late.get(priority, ()) if entry.minus_steps <= 0]
 
 
-def protected(overdue: Iterable[Overdue], pool_slots: int, options: PoolOptions) -> set[str]:
-    """Return the protected ones among the overdue requests of a priority: the oldest that fill the share.
+def late_levels(late: Sequence[Late], pool_slots: int, options: PoolOptions) -> dict[str, int]:
+    """Return the classes of the late requests of a priority that are protected or overdue.
 
-    :param overdue: in order of submission
+    Protected are those that waited longest and fill the share. Overdue are those that are at most a step behind: behind
+    the limit, or behind the last protected one while the share is full.
+
+    :param late: sorted
     :param pool_slots: slots of all hosts of the pool that are not disabled
     """
-    chosen: set[str] = set()
-    total = 0
-    for entry in overdue:
-        total += entry.slots
-        if chosen and total > options.protected_share * pool_slots + EPSILON:
-            break
-        chosen.add(entry.request_id)
-    return chosen
+    share = options.protected_share * pool_slots + EPSILON
+    sums = itertools.accumulate(entry.slots for entry in late)
+    candidates = [(entry, total) for entry, total in zip(late, sums, strict=True) if entry.minus_steps <= 0]
+    chosen = [entry for number, (entry, total) in enumerate(candidates) if number == 0 or total <= share]
+    last = chosen[-1].minus_steps if len(chosen) < len(candidates) else 0
+    levels = {entry.request_id: OVERDUE for entry in late if entry.minus_steps <= last + 1}
+    return {**levels, **{entry.request_id: PROTECTED + entry.minus_steps for entry in chosen}}

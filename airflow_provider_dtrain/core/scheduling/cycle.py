@@ -181,10 +181,9 @@ class SchedulingPass:
         slots = waiter.shape.slots
         if state.options.preemption != "slices" or state.free_slots.total() < slots:
             return False
-        overdue = state.protection.overdue(waiter.request.priority)
-        oldest = overdue[0].request_id if overdue else None
+        first = next(iter(state.protection.protectable(waiter.request.priority)), None)
         reserved = frozenset(host for holder in state.holders.values() for host in holder.reserved)
-        key = (waiter.request.priority, slots, banned, oldest, reserved)
+        key = (waiter.request.priority, slots, banned, first, reserved)
         if state.unmovable.get(key) == len(state.free_slots.changes):
             return False
         choice = MoveSearch(
@@ -196,7 +195,7 @@ class SchedulingPass:
             state.options,
             state.now,
             banned,
-            oldest,
+            first,
             reserved,
         ).run()
         if choice is None:
@@ -212,13 +211,13 @@ class SchedulingPass:
         return True
 
     def _reserve(self, waiter: WaitingRequest) -> bool:
-        """Reserve hosts for a request if one more reservation is allowed, or if it is the oldest protected one."""
+        """Reserve hosts for a request if one more reservation is allowed, or if it is the first protected one."""
         state = self.state
-        is_oldest = state.is_oldest_protected(waiter)
-        if not is_oldest and (len(state.holders) >= state.options.reservations or waiter.shape in self._unreservable):
+        is_first = state.is_first_protected(waiter)
+        if not is_first and (len(state.holders) >= state.options.reservations or waiter.shape in self._unreservable):
             return False
         mine = state.queue.key(waiter)
-        before = [held for held in self.held() if not is_oldest or held.key < mine]
+        before = [held for held in self.held() if not is_first or held.key < mine]
         banned = waiter.shape.excluded_hosts.union(*(held.holder.reserved for held in before))
         hosts = ReservationSearch(
             state.free_slots, state.gangs, waiter.request, waiter.rank, state.options, state.now, banned

@@ -116,7 +116,7 @@ class PendingReasons:
         if due_s is not None:
             what = "when every gang on its hosts has reached its max_runtime"
             return Expected(due_s, f"in {span(due_s)} at the latest, {what}, unless a request before it takes these")
-        if waiter.level == PROTECTED:
+        if waiter.level <= PROTECTED:
             return Expected(None, "not known; protected: no request behind it passes or preempts it")
         left_s = self.state.wait_left_s(waiter)
         if waiter.level == OVERDUE and left_s <= 0:

@@ -152,11 +152,11 @@ class PoolOptions:
     #: Gangs that a request may preempt: none, those of a worse priority, or also those of a worse class.
     preemption: PreemptionRule = "priority"
     #: A request that waited this long is protected; one that no single host can serve, after a part of it.
-    max_wait_s: float = 34 * 3600.0
+    max_wait_s: float = 28 * 3600.0
     #: Maximum share of the pool's slots that protected requests take together.
-    protected_share: float = 0.65
+    protected_share: float = 0.47
     #: A request whose gangs used less than ``fresh_s`` slot-seconds is fresh, less than ``young_s`` young.
-    fresh_s: float = 4 * 3600.0
-    young_s: float = 32 * 3600.0
+    fresh_s: float = 5 * 3600.0
+    young_s: float = 20 * 3600.0
     #: A gang runs at least this long before it is preempted, or 20 times its ``cost_s`` if that is more.
-    min_run_s: float = 1800.0
+    min_run_s: float = 1200.0

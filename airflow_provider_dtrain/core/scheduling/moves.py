@@ -18,8 +18,8 @@ from airflow_provider_dtrain.core.scheduling.running_gangs import ActiveGang
 class MoveSearch(PreemptionSearch):
     """Search for gangs to move off one host, for a request that found neither free slots nor victims."""
 
-    #: Request whose gang is not moved: the oldest of the priority that may be protected.
-    oldest: str | None
+    #: Request whose gang is not moved: the first of the priority in the order of protection.
+    first_protected: str | None
     #: Hosts that are reserved for any request.
     reserved: Set[str]
 
@@ -45,7 +45,7 @@ class MoveSearch(PreemptionSearch):
     def _may_move(self, gang: ActiveGang, name: str) -> bool:
         is_on_one_host = gang.slots == len(gang.placement.slots[name])
         is_ripe = gang.ripe is not None and gang.priority >= self.rank.priority
-        return is_on_one_host and is_ripe and gang.request_id != self.oldest
+        return is_on_one_host and is_ripe and gang.request_id != self.first_protected
 
     def _may_all_stop(self, name: str, ids: Sequence[str]) -> bool:
         """Return whether the gangs fit on free slots of other hosts: the widest first, each where it fits best."""

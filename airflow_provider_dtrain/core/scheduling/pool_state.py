@@ -8,17 +8,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_dtrain.core.scheduling.aging import Overdue, Protection
+from airflow_provider_dtrain.core.scheduling.aging import Late, Protection
 from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, joined
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     EPSILON,
-    OVERDUE_RATIO,
     PROTECTED,
     PriorityRank,
+    late_steps,
     level_of,
-    may_be_protected,
     min_run_s,
+    next_step_s,
     wait_limit_s,
 )
 from airflow_provider_dtrain.core.scheduling.queue import (
@@ -66,15 +66,15 @@ class PoolState:
         self.protection = Protection(sum(self.free_slots.size.values()), options)
         #: Group -> its waiting requests that have a cap.
         self._with_cap: dict[str, dict[str, WaitingRequest]] = {}
-        #: Priority, slots, closed hosts, oldest overdue request and reserved hosts for which no gangs could be moved ->
-        #: number of changes of hosts by then.
+        #: Priority, slots, closed hosts, first protected request and reserved hosts for which no gangs could be moved
+        #: -> number of changes of hosts by then.
         self.unmovable: dict[tuple[int, int, frozenset[str], str | None, frozenset[str]], int] = {}
         self._possible: dict[tuple[int, bool], bool] = {}
         self._timers: list[tuple[float, int, WaitingRequest | ActiveGang]] = []
         self._timer_count = 0
-        self._reaches: dict[tuple[int, int, int, str], Reach] = {}
+        self._reaches: dict[tuple[int, int], Reach] = {}
         for gang in sorted(running, key=lambda gang: gang.request_id):
-            self._start(gang_of(gang, now, self._limit_s(gang.placement.size), options))
+            self._start(gang_of(gang, now, options))
 
     # Events of the pool
 
@@ -85,7 +85,7 @@ class PoolState:
         """
         shape = RequestShape(request.slots, request.is_single_host, request.excluded_hosts)
         share_group = ShareGroup(request.group, request.weight, request.max_slots, request.crowd, request.max_gangs)
-        level = self._level(request, request.slots, request.held_s, request.waited_s)
+        level = self._level(request, request.slots, request.held_s)
         waiter = WaitingRequest(request, shape, share_group, level, request.waited_s, self.now)
         if not self._is_possible(request):
             waiter.is_eligible = False
@@ -103,12 +103,12 @@ class PoolState:
         """Remove a waiting request, and free the slots and hosts that were kept for it."""
         if self.never.pop(request_id, None) is None:
             waiter = self._forget(request_id)
-            self.protection.drop(waiter.request.priority, _entry(waiter.request, waiter.request.slots))
+            self.protection.drop(waiter.request.priority, request_id)
 
     def end(self, request_id: str) -> ActiveGang:
         """Remove a gang and return it. Its slots become free, or go to the requests that claimed them."""
         gang = self.gangs.remove(request_id)
-        self.protection.drop(gang.priority, _entry(gang, gang.slots))
+        self.protection.drop(gang.priority, request_id)
         self.shares.hold(gang.group, -gang.slots)
         self.shares.count(gang.crowd, -1)
         self.queue.touch(gang.group)
@@ -183,7 +183,6 @@ class PoolState:
                 ends_in_s=request.max_runtime_s,
             ),
             self.now,
-            self._limit_s(placement.size),
             self.options,
         )
         self._start(gang)
@@ -217,13 +216,7 @@ class PoolState:
     def reach(self, rank: PriorityRank) -> Reach:
         """Return the up-to-date index of slots that a request of a rank can get on each host."""
         by_level = self.options.preemption == "slices"
-        by_age = rank.level == PROTECTED
-        key = (
-            0 if self.options.preemption == "off" else rank.priority,
-            rank.level if by_level else 0,
-            rank.sequence if by_level and by_age else 0,
-            rank.request_id if by_level and by_age else "",
-        )
+        key = 0 if self.options.preemption == "off" else rank.priority, rank.level if by_level else 0
         if key not in self._reaches:
             if len(self._reaches) >= MOST_REACHES:
                 self._reaches.clear()
@@ -241,13 +234,13 @@ class PoolState:
             self.unmovable.clear()
             self._reaches.clear()
 
-    def is_oldest_protected(self, waiter: WaitingRequest) -> bool:
-        """Return whether a request is protected and is the oldest overdue one of its priority that waits."""
-        if waiter.level != PROTECTED:
+    def is_first_protected(self, waiter: WaitingRequest) -> bool:
+        """Return whether a request is protected and the first one of its priority that waits."""
+        if waiter.level > PROTECTED:
             return False
-        entries = self.protection.overdue(waiter.request.priority)
-        oldest = next((entry.request_id for entry in entries if entry.request_id in self.waiting), None)
-        return oldest == waiter.request.request_id
+        entries = self.protection.protectable(waiter.request.priority)
+        first = next((request_id for request_id in entries if request_id in self.waiting), None)
+        return first == waiter.request.request_id
 
     def drop_senseless(self) -> bool:
         """Drop claims and reservations of requests whose group is at a cap, and return whether there were any."""
@@ -274,8 +267,7 @@ class PoolState:
         self.shares.hold(gang.group, gang.slots)
         self.shares.count(gang.crowd, 1)
         self.queue.touch(gang.group)
-        if may_be_protected(gang.waited_s, self._limit_s(gang.slots)):
-            self.protection.note(gang.priority, _entry(gang, gang.slots))
+        self._note_late(gang, gang.slots, gang.waited_s)
         self._set_gang_level(gang)
         self._set_gang_timers(gang)
 
@@ -372,18 +364,19 @@ class PoolState:
         if waiter.is_eligible:
             self._count_wait(waiter)
         else:
-            self.protection.drop(waiter.request.priority, _entry(waiter.request, waiter.request.slots))
+            self.protection.drop(waiter.request.priority, waiter.request.request_id)
 
     def _count_wait(self, waiter: WaitingRequest) -> None:
-        """Note an eligible request that may be protected, else set a timer for the next change of its class."""
-        request = waiter.request
-        limit_s = self._limit_s(request.slots)
+        """Note the wait of an eligible request, and set a timer for its next step."""
+        slots = waiter.request.slots
         waited_s = waiter.waited_at(self.now)
-        if may_be_protected(waited_s, limit_s):
-            self.protection.note(request.priority, _entry(request, request.slots))
-            return
-        is_near = may_be_protected(waited_s, limit_s * OVERDUE_RATIO)
-        self._set_timer(self.now + (limit_s if is_near else limit_s * OVERDUE_RATIO) - waited_s, waiter)
+        self._note_late(waiter.request, slots, waited_s)
+        self._set_timer(self.now + next_step_s(waited_s, self._limit_s(slots), self.options), waiter)
+
+    def _note_late(self, of: GangRequest | ActiveGang, slots: int, waited_s: float) -> None:
+        steps = late_steps(waited_s, self._limit_s(slots), self.options)
+        if steps is not None:
+            self.protection.note(of.priority, Late(-steps, of.sequence, of.request_id, slots))
 
     def _limit_s(self, slots: int) -> float:
         return wait_limit_s(slots, self.largest_host, self.options)
@@ -402,22 +395,19 @@ class PoolState:
             elif request_id in self.gangs.by_id:
                 self._set_gang_level(self.gangs.by_id[request_id])
 
-    def _level(self, of: GangRequest | ActiveGang, slots: int, held_s: float, waited_s: float) -> int:
-        if self.protection.covers(of.priority, of.request_id):
-            return PROTECTED
-        return level_of(slots, held_s, waited_s, self._limit_s(slots), self.options)
+    def _level(self, of: GangRequest | ActiveGang, slots: int, held_s: float) -> int:
+        return level_of(slots, held_s, self.protection.level(of.priority, of.request_id), self.options)
 
     def _set_level(self, waiter: WaitingRequest) -> None:
         request = waiter.request
-        waited_s = waiter.waited_at(self.now)
-        level = self._level(request, request.slots, request.held_s, waited_s)
+        level = self._level(request, request.slots, request.held_s)
         if level != waiter.level:
             self.queue.remove(waiter)
             waiter.level = level
             self.queue.add(waiter)
 
     def _set_gang_level(self, gang: ActiveGang) -> None:
-        level = self._level(gang, gang.slots, self.now - gang.held_from, gang.waited_s)
+        level = self._level(gang, gang.slots, self.now - gang.held_from)
         self.gangs.update(gang, level, self.now)
 
     def _set_gang_timers(self, gang: ActiveGang) -> None:
@@ -442,7 +432,3 @@ class PoolState:
         if isinstance(entry, ActiveGang):
             return self.gangs.by_id.get(entry.request_id) is entry
         return entry.is_eligible and self.waiting.get(entry.request.request_id) is entry
-
-
-def _entry(of: GangRequest | ActiveGang, slots: int) -> Overdue:
-    return Overdue(of.sequence, of.request_id, slots)

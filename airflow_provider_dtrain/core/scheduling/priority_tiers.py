@@ -6,22 +6,25 @@ from typing import NamedTuple
 
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
 
-#: Waited ``max_wait`` and is among the oldest of those: no request behind it passes or preempts it.
+#: Waited ``max_wait`` and is among those that waited longest. Each step of waiting beyond that lowers the class by 1,
+#: so that no request that waited less passes or preempts it.
 PROTECTED = 0
 #: Its gangs have held slots for less than ``fresh_s`` slot-seconds.
 FRESH = 1
-#: Waited most of ``max_wait``: it is protected soon, or as soon as older requests leave it a part of the share.
-OVERDUE = 2
 #: Its gangs have held slots for less than ``young_s`` slot-seconds.
-YOUNG = 3
+YOUNG = 2
+#: Waited most of ``max_wait``, or all of it: it is protected soon, or as soon as others leave it a part of the share.
+OVERDUE = 3
 REST = 4
 
 #: A threshold counts as reached this many seconds early, because a sum of intervals may be rounded down.
 EPSILON = 1e-3
 #: Part of ``max_wait`` after which a request that no single host can serve is protected.
-WIDE_RATIO = 0.75
-#: Part of its wait until protection after which a request is overdue.
-OVERDUE_RATIO = 0.85
+WIDE_RATIO = 0.9
+#: Steps of waiting into which the wait until protection is divided. The last one is that of overdue requests.
+STEPS = 16
+#: A step is at least this long, and at least ``min_run``: each one may need a pass.
+LEAST_STEP_S = 60.0
 
 
 class PriorityRank(NamedTuple):
@@ -29,8 +32,6 @@ class PriorityRank(NamedTuple):
 
     priority: int
     level: int
-    sequence: int
-    request_id: str
 
 
 def wait_limit_s(slots: int, largest_host: int, options: PoolOptions) -> float:
@@ -41,24 +42,46 @@ def wait_limit_s(slots: int, largest_host: int, options: PoolOptions) -> float:
     return options.max_wait_s * (WIDE_RATIO if slots > largest_host else 1.0)
 
 
-def may_be_protected(waited_s: float, limit_s: float) -> bool:
-    """Return whether a request has waited for as long as its limit."""
-    return waited_s + EPSILON >= limit_s
+def step_s(limit_s: float, options: PoolOptions) -> float:
+    """Return the length of a step of waiting.
+
+    :param limit_s: from :func:`wait_limit_s`
+    """
+    return max(limit_s / STEPS, options.min_run_s, LEAST_STEP_S)
 
 
-def level_of(slots: int, held_s: float, waited_s: float, limit_s: float, options: PoolOptions) -> int:
-    """Return the class of a request that is not protected.
+def late_steps(waited_s: float, limit_s: float, options: PoolOptions) -> int | None:
+    """Return the steps that a request waited beyond its limit: -1 in the last step before it, None earlier.
+
+    :param limit_s: from :func:`wait_limit_s`
+    """
+    beyond = waited_s + EPSILON - limit_s
+    if beyond >= 0:
+        return int(beyond / step_s(limit_s, options))
+    return -1 if beyond >= -limit_s / STEPS else None
+
+
+def next_step_s(waited_s: float, limit_s: float, options: PoolOptions) -> float:
+    """Return the seconds of waiting after which :func:`late_steps` increases."""
+    steps = late_steps(waited_s, limit_s, options)
+    if steps is None:
+        return limit_s - limit_s / STEPS - waited_s
+    return limit_s + (steps + 1) * step_s(limit_s, options) - waited_s
+
+
+def level_of(slots: int, held_s: float, late: int | None, options: PoolOptions) -> int:
+    """Return the class of a request.
 
     :param slots: slots of its gang
     :param held_s: seconds that its gangs held them
-    :param limit_s: from :func:`wait_limit_s`
+    :param late: its class by its wait alone: protected, overdue or none
     """
+    if late is not None and late <= PROTECTED:
+        return late
     used = (held_s + EPSILON) * slots
-    if used < options.fresh_s:
-        return FRESH
-    if may_be_protected(waited_s, limit_s * OVERDUE_RATIO):
-        return OVERDUE
-    return YOUNG if used < options.young_s else REST
+    if used < options.young_s:
+        return FRESH if used < options.fresh_s else YOUNG
+    return REST if late is None else late
 
 
 def may_interrupt(mine: PriorityRank, other: PriorityRank, options: PoolOptions) -> bool:
@@ -67,8 +90,6 @@ def may_interrupt(mine: PriorityRank, other: PriorityRank, options: PoolOptions)
         return False
     if other.priority != mine.priority or options.preemption == "priority":
         return other.priority > mine.priority
-    if mine.level == PROTECTED:
-        return (other.sequence, other.request_id) > (mine.sequence, mine.request_id)
     return other.level > mine.level
 
 

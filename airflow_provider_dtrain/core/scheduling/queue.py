@@ -80,7 +80,7 @@ class WaitingRequest:
     @property
     def rank(self) -> PriorityRank:
         """Rank that decides which gangs it may preempt."""
-        return PriorityRank(self.request.priority, self.level, self.request.sequence, self.request.request_id)
+        return PriorityRank(self.request.priority, self.level)
 
     @property
     def kind(self) -> RequestKind:
@@ -132,7 +132,7 @@ class GroupShares:
 
     def of(self, share_group: ShareGroup, level: int) -> float:
         """Return the sort key of a party's requests inside a class: slots held, divided by weight."""
-        return 0.0 if level == PROTECTED else self.held.get(share_group.group, 0) / share_group.weight
+        return 0.0 if level <= PROTECTED else self.held.get(share_group.group, 0) / share_group.weight
 
     def in_use(self, waiter: WaitingRequest) -> int:
         """Return the slots that the cap of a waiting request counts, without its own claim."""

@@ -9,7 +9,6 @@ from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots
 from airflow_provider_dtrain.core.scheduling.model import Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     EPSILON,
-    PROTECTED,
     PriorityRank,
     level_of,
     may_interrupt,
@@ -47,14 +46,11 @@ class ActiveGang:
     @property
     def rank(self) -> PriorityRank:
         """Rank that decides which requests may preempt it."""
-        return PriorityRank(self.priority, self.level, self.sequence, self.request_id)
+        return PriorityRank(self.priority, self.level)
 
 
-def gang_of(running: RunningGang, now: float, limit_s: float, options: PoolOptions) -> ActiveGang:
-    """Return a running gang with its counters as times.
-
-    :param limit_s: seconds of waiting after which it may be protected
-    """
+def gang_of(running: RunningGang, now: float, options: PoolOptions) -> ActiveGang:
+    """Return a running gang with its counters as times, in its class without regard to its wait."""
     return ActiveGang(
         running.request_id,
         running.placement,
@@ -71,7 +67,7 @@ def gang_of(running: RunningGang, now: float, limit_s: float, options: PoolOptio
         running.cost_s,
         running.is_ending,
         None if running.ends_in_s is None else now + running.ends_in_s,
-        level_of(running.placement.size, running.held_s, running.waited_s, limit_s, options),
+        level_of(running.placement.size, running.held_s, None, options),
         crowd=running.crowd,
     )
 
@@ -145,8 +141,6 @@ class RunningGangs:
         counts = self._ripe.get(host)
         if not counts:
             return 0
-        if rank.level == PROTECTED and self.options.preemption == "slices":
-            return sum(len(gang.placement.slots[host]) for gang in self.victims(host, rank))
         is_slices = self.options.preemption == "slices"
         mine = rank.priority
         return sum(

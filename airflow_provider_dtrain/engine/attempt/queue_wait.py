@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.engine.slots.slot_port import SlotPort
+    from airflow_provider_dtrain.store.records.trials import AttemptView
 
 
 class RecoveryRounds(Protocol):
@@ -30,26 +31,27 @@ class RecoveryRounds(Protocol):
         """Stop the rounds, unless other coroutines still wait."""
 
 
-async def wait_for_gang(rt: Runtime, recovery: RecoveryRounds, *, patient: bool = True) -> None:
-    """Wait until this attempt holds its slots and may be launched.
+async def wait_for_gang(rt: Runtime, view: AttemptView, recovery: RecoveryRounds, *, patient: bool = True) -> None:
+    """Wait until an attempt holds its slots and may be launched.
 
+    :param view: the attempt, which waits
     :param patient: False: hand over after the first pass that does not grant
     :raises UnplaceableError: no set of the pool's hosts can serve the request now or later
     :raises GangEndedError: the held gang that it should use has ended
     """
     try:
-        await _wait(rt, recovery, patient=patient)
+        await _wait(rt, view, recovery, patient=patient)
     finally:
         await recovery.close()
 
 
-async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
+async def _wait(rt: Runtime, view: AttemptView, recovery: RecoveryRounds, *, patient: bool) -> None:
     logged = ""
-    slots = slots_of(rt, await rt.view())
+    slots = slots_of(rt, view)
     while True:
         match await slots.request():
             case Granted(slots=granted):
-                return await _taken_up(rt, granted)
+                return _taken_up(rt, view, granted)
             case Never(reason=reason):
                 raise UnplaceableError(reason)
             case Waiting(reason=reason, is_paused=True):
@@ -68,9 +70,8 @@ async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None
         await slots.changed()
 
 
-async def _taken_up(rt: Runtime, granted: Mapping[str, tuple[int, ...]]) -> None:
+def _taken_up(rt: Runtime, view: AttemptView, granted: Mapping[str, tuple[int, ...]]) -> None:
     rt.taken_up_at = time.monotonic()
-    view = await rt.view()
     if view.is_held_gang:
         rt.log.info("Using held gang %s for %s", view.allocation_id, view.label)
         return

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.engine.attempt.end_place import ended_by_airflow, e
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_manifest, check_metric, failure_of
 from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
 from airflow_provider_dtrain.engine.attempt.job import Job, job_of
-from airflow_provider_dtrain.engine.attempt.launch import launch
+from airflow_provider_dtrain.engine.attempt.launch import connect_ahead, launch
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime, timed_out
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.queue_wait import wait_for_gang
@@ -38,6 +38,7 @@ from airflow_provider_dtrain.engine.copies.collector import Collector, results_o
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, chief_of
 from airflow_provider_dtrain.engine.copies.tensorboard import TensorboardKeeper
+from airflow_provider_dtrain.engine.session.background import in_background
 from airflow_provider_dtrain.engine.session.gauges import measuring
 from airflow_provider_dtrain.engine.session.runtime import (
     RECOVERY,
@@ -140,20 +141,24 @@ class AttemptRunner:
             self.rt.logs.abandon()
 
     async def _run(self) -> Outcome:
-        await end_older(self.rt)
         view = self._known = await self.rt.view()
+        if view.state == AttemptState.WAITING and not self.patient:
+            in_background(connect_ahead(self.rt, view))
+        if await end_older(self.rt, view):
+            view = self._known = await self.rt.view()
         self.rt.logs.resume_earlier(view)
         if restart_of(view):
             # Another process ended it by the rules for a dead follower. It has restarts left.
             await self._restart_ended(view)
+            view = await self.rt.view()
         elif view.number > 1 and view.state in (AttemptState.WAITING, AttemptState.STARTING):
             await self._show_former(view)
         while True:
-            view = await self.rt.view()
             if self._on_state is not None:
                 self._on_state(view.state)
             if (outcome := await self._step(view)) is not None:
                 return outcome
+            view = await self.rt.view()
 
     async def _show_former(self, view: AttemptView) -> None:
         """Log why the attempt before this one ended. Airflow may have replaced the log that has it."""
@@ -256,7 +261,7 @@ class AttemptRunner:
             match view.state:
                 case AttemptState.WAITING:
                     assert self._recovery is not None
-                    await wait_for_gang(self.rt, self._recovery, patient=self.patient)
+                    await wait_for_gang(self.rt, view, self._recovery, patient=self.patient)
                 case AttemptState.STARTING:
                     async with self.rt.renewing():
                         with _lease(self.rt, view):
@@ -488,14 +493,18 @@ class AttemptRunner:
                     log.error("Last lines of rank %s:\n%s", event["rank"], event["log_tail"])
 
 
-async def end_older(rt: Runtime) -> None:
-    """End every live attempt that an earlier clear left behind, and wait for the hosts to confirm."""
-    view = await rt.view()
-    for older in await rt.db(rt.store.attempts.older, view.key, view.trial_index):
+async def end_older(rt: Runtime, view: AttemptView) -> bool:
+    """End every live attempt that an earlier clear left behind, and wait for the hosts to confirm.
+
+    Return whether there was one.
+    """
+    found = await rt.db(rt.store.attempts.older, view.key, view.trial_index)
+    for older in found:
         rt.log.info("Ending %s of a cleared task first", older.label)
         watch = await rt.db(rt.store.attempts.watch, older.attempt_id, watcher=rt.watcher)
         previous = Runtime(rt.hook, rt.store, older.attempt_id, watch, rt.log, watcher=rt.watcher)
         await AttemptRunner(previous).kill()
+    return bool(found)
 
 
 async def _last_copies(view: AttemptView, copying: asyncio.Future[Any], keeper: OutputKeeper, end: GangEnd) -> None:

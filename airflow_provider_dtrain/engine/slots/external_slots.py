@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.external_jobs import EndKind, ExternalJob, JobAsk, scheduler_name, warning_lead_s
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
+from airflow_provider_dtrain.core.lifecycle.timing import REQUEST_FRESH_S
 from airflow_provider_dtrain.engine.session.background import alongside, in_background
 from airflow_provider_dtrain.engine.session.threads import in_connect_thread, in_thread
 from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots, GangTurn
@@ -42,8 +43,6 @@ EARLIER_S = 60.0
 OVER_POLLS, OVER_EVERY_S = 12, 5.0
 #: Seconds for the removal of a job's folder on a node.
 REMOVE_S = 60.0
-#: Seconds between two renewals of a request whose job does not run yet.
-RENEW_S = 10.0
 
 
 class _OfJob:
@@ -220,7 +219,7 @@ class ExternalSlots(_OfJob):
     async def request(self) -> Granted | Waiting | Never:
         """Submit the job, or take it a step further, and take up its slots once its nodes answer."""
         rt = self.rt
-        if time.monotonic() - self._renewed_at >= RENEW_S:
+        if time.monotonic() - self._renewed_at >= REQUEST_FRESH_S:
             await rt.db(rt.store.queue.renew, rt.attempt_id, rt.watch)
             self._renewed_at = time.monotonic()
         view = await rt.view()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
+from airflow_provider_dtrain.core.lifecycle.timing import REQUEST_FRESH_S
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.engine.session.wakeup import changed
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
@@ -33,13 +35,14 @@ class QueueSlots:
         self.rt = rt
 
     async def request(self) -> Granted | Waiting | Never:
-        """Renew the request, run a scheduling pass, and take a grant up."""
+        """Renew the request if that is due, run a scheduling pass, and take a grant up."""
         rt = self.rt
-        try:
-            await rt.db(rt.store.queue.renew, rt.attempt_id, rt.watch)
-        except UnplaceableError as error:
-            return Never(reason=str(error))
         view = await rt.view()
+        if not 0 <= time.time() - view.asked_at.timestamp() < REQUEST_FRESH_S:
+            try:
+                await rt.db(rt.store.queue.renew, rt.attempt_id, rt.watch)
+            except UnplaceableError as error:
+                return Never(reason=str(error))
         if not view.paused:
             await rt.db(rt.store.queue.schedule, view.pool)
             view = await rt.view()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: The newest revision in ``migrations/versions``. Reading it there would import Alembic in every process.
-HEAD = "0001"
+HEAD = "0002"
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "dtrain_alembic_version"
 MIGRATION_WAIT_S = 60.0

@@ -41,7 +41,7 @@ from airflow_provider_dtrain.store.records.trials import AttemptView, TaskView
 class QueueFacts:
     """Facts that decide the place of a gang in the queue."""
 
-    #: ``protected``, ``fresh``, ``overdue``, ``young`` or ``old``; best class first.
+    #: ``protected``, ``fresh``, ``young``, ``overdue`` or ``old``; best class first.
     queue_class: QueueClass
     #: Counters up to now.
     waited_s: float

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE, HOLDING
-from airflow_provider_dtrain.core.scheduling.aging import Overdue, protected
+from airflow_provider_dtrain.core.scheduling.aging import Late, late_levels
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
 from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     FRESH,
@@ -18,8 +18,8 @@ from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     PROTECTED,
     REST,
     YOUNG,
+    late_steps,
     level_of,
-    may_be_protected,
     wait_limit_s,
 )
 from airflow_provider_dtrain.resources.gangs import QueueClass
@@ -41,7 +41,7 @@ from airflow_provider_dtrain.store.views import key_of, placements, seen_at, wai
 
 #: Classes of the queue, best first.
 CLASS_NAMES: Mapping[int, QueueClass] = {
-    PROTECTED: "protected", FRESH: "fresh", OVERDUE: "overdue", YOUNG: "young", REST: "old",
+    PROTECTED: "protected", FRESH: "fresh", YOUNG: "young", OVERDUE: "overdue", REST: "old",
 }  # fmt: skip
 
 _NEWEST = (
@@ -162,34 +162,31 @@ def levels(conn: Connection, now: datetime, rows: Sequence[AllocationRow]) -> di
     """Return the classes of gangs by allocation. Reads each pool once, however many gangs it has."""
     options = {row.name: options_of(row) for row in conn.execute(sa.select(pools))}
     largest = {name: int(slots) for name, slots in conn.execute(_LARGEST_HOSTS)}
-    shielded: dict[tuple[str, int], set[str]] = {}
+    late: dict[tuple[str, int], dict[str, int]] = {}
     found = {}
     for row in rows:
-        own = options.get(row.pool, PoolOptions())
-        waited = waited_s(row, row.granted_at or now)
-        limit_s = wait_limit_s(row.slots, largest.get(row.pool, 0), own)
-        level = level_of(row.slots, held_s(row, now), waited, limit_s, own)
-        if may_be_protected(waited, limit_s):
-            of = row.pool, row.priority
-            if of not in shielded:
-                shielded[of] = _protected(conn, now, *of, own, largest.get(row.pool, 0))
-            level = PROTECTED if str(row.id) in shielded[of] else level
-        found[row.id] = CLASS_NAMES[level]
+        own, largest_host = options.get(row.pool, PoolOptions()), largest.get(row.pool, 0)
+        of = row.pool, row.priority
+        if _late(row, now, own, largest_host) is not None and of not in late:
+            late[of] = _late_levels(conn, now, *of, own, largest_host)
+        level = level_of(row.slots, held_s(row, now), late.get(of, {}).get(str(row.id)), own)
+        found[row.id] = CLASS_NAMES[max(level, PROTECTED)]
     return found
 
 
-def _protected(
+def _late(row: AllocationRow, now: datetime, options: PoolOptions, largest_host: int) -> Late | None:
+    limit_s = wait_limit_s(row.slots, largest_host, options)
+    steps = late_steps(waited_s(row, row.granted_at or now), limit_s, options)
+    return None if steps is None else Late(-steps, row.sequence, str(row.id), row.slots)
+
+
+def _late_levels(
     conn: Connection, now: datetime, pool: str, priority: int, options: PoolOptions, largest_host: int
-) -> set[str]:
+) -> dict[str, int]:
     of = (allocations.c.pool == pool, allocations.c.priority == priority)
-    live = allocations.c.state.in_(ALLOCATION_LIVE)
-    same = conn.execute(sa.select(allocations).where(*of, live).order_by(allocations.c.sequence)).all()
-    overdue = [
-        Overdue(one.sequence, str(one.id), one.slots)
-        for one in same
-        if (one.state != "waiting" or one.eligible_since is not None)
-        and may_be_protected(waited_s(one, one.granted_at or now), wait_limit_s(one.slots, largest_host, options))
-    ]
+    live = conn.execute(sa.select(allocations).where(*of, allocations.c.state.in_(ALLOCATION_LIVE))).all()
+    counts = [one for one in live if one.state != "waiting" or one.eligible_since is not None]
+    late = [entry for one in counts if (entry := _late(one, now, options, largest_host)) is not None]
     usable = sa.select(sa.func.coalesce(sa.func.sum(hosts.c.slot_count), 0))
     slots = conn.scalar(usable.where(hosts.c.pool == pool, hosts.c.state != "disabled"))
-    return protected(overdue, int(slots or 0), options)
+    return late_levels(sorted(late), int(slots or 0), options)

@@ -298,6 +298,8 @@ class AttemptView(InSearch):
     renewed_at: datetime | None
     allocation_id: int
     allocation_state: AllocationState
+    #: When its request for slots was last renewed.
+    asked_at: datetime
     pool: str
     #: Who gives out its slots, see :attr:`Pool.backend`.
     backend: str

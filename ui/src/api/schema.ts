@@ -3446,7 +3446,7 @@ export interface components {
             /** Pool */
             pool: string;
             /** Queue Class */
-            queue_class: ("protected" | "fresh" | "overdue" | "young" | "old") | null;
+            queue_class: ("protected" | "fresh" | "young" | "overdue" | "old") | null;
             /** Position */
             position: number | null;
             /** Priority */
@@ -5809,7 +5809,7 @@ export interface components {
             /** Priority */
             priority: number;
             /** Queue Class */
-            queue_class: ("protected" | "fresh" | "overdue" | "young" | "old") | null;
+            queue_class: ("protected" | "fresh" | "young" | "overdue" | "old") | null;
             /** Placement */
             placement: {
                 [key: string]: number[];

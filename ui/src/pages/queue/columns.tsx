@@ -16,10 +16,10 @@ import { ranges } from "../trial/words";
 
 /** Meaning of the classes, in which the queue orders requests of one priority. A test compares them with docs/scheduling.md. */
 export const CLASSES: Record<NonNullable<Gang["queue_class"]>, string> = {
-  protected: "It has waited max_wait (34 h) in all, a gang that needs several hosts 3/4 of it, and is among the oldest of those that together take at most protected_share (0.65) of the pool's slots.",
-  fresh: "Its gangs have used less than fresh (4 slot-hours).",
-  overdue: "It has waited 85 % of the time until protection, or all of it, but older ones take the protected share.",
-  young: "Its gangs have used less than young (32 slot-hours).",
+  protected: "It has waited max_wait (28 h) in all, a gang that needs several hosts 9/10 of it, and is among those that waited longest and together take at most protected_share (0.47) of the pool's slots.",
+  fresh: "Its gangs have used less than fresh (5 slot-hours).",
+  young: "Its gangs have used less than young (20 slot-hours).",
+  overdue: "It is at most one step of waiting behind the protected ones: 1/16 of the wait until protection, or, while those fill their share, one step behind the last of them.",
   old: "It is none of these.",
 };
 
@@ -52,7 +52,7 @@ const whereAndWhy = (job: Gang["job"], placement: Gang["placement"], reason: str
 const TERMS: readonly (readonly [pattern: RegExp, meaning: string])[] = [
   [/\bclosest\b/i, "closest: the host or hosts on which the fewest slots are missing."],
   [/\breserved\b/i, "reserved: kept free for one request, so that narrow gangs do not starve it."],
-  [/\bprotected\b/i, "protected: one of the oldest that have waited max_wait; no request behind it passes or preempts it."],
+  [/\bprotected\b/i, "protected: it waited max_wait and is among those that waited longest; no request behind it passes or preempts it."],
 ];
 
 /** Return the meanings of the terms that a text has. */
