@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -541,3 +542,28 @@ async def test_slots_that_the_source_took_end_the_gang_and_are_the_cause(source:
     with pytest.raises(Killed):
         await rt.check(at_once=True)
     assert not port.keeps_files
+
+
+@pytest.mark.parametrize("source", ["queue"], indirect=True)
+async def test_a_request_is_renewed_in_the_store_only_when_that_is_due(source: Any) -> None:
+    def asked_s_ago() -> float:
+        return (source.store.db.now() - source.store.attempts.get(waiting.attempt_id).asked_at).total_seconds()
+
+    def set_asked(seconds_ago: float) -> None:
+        of = sa.select(attempts.c.allocation_id).where(attempts.c.id == waiting.attempt_id).scalar_subquery()
+        at = source.store.db.now() - timedelta(seconds=seconds_ago)
+        with source.store.db.engine.begin() as conn:
+            conn.execute(allocations.update().where(allocations.c.id == of).values(renewed_at=at))
+
+    assert isinstance(await source.port(source.new(4)).request(), Granted)
+    waiting = source.new(2)
+    port = source.port(waiting)
+    for seconds_ago, is_renewed in ((5.0, False), (15.0, True), (-5.0, True)):
+        set_asked(seconds_ago)
+        assert isinstance(await port.request(), Waiting)
+        assert (abs(asked_s_ago()) < 3) is is_renewed
+    # Also a follower that renews nothing learns at once that another one has taken over.
+    set_asked(0.0)
+    source.again(waiting)
+    with pytest.raises(StaleWatchError):
+        await port.request()

@@ -1181,6 +1181,28 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_queueing_policy.py::test_a_request_does_not_age_while_it_waits_at_its_cap",
     ),
     Mutant(
+        name="protected requests go by submission alone",
+        path=f"{CORE}/scheduling/pool_state.py",
+        old="Late(-steps, of.sequence",
+        new="Late(-min(steps, 0), of.sequence",
+        test="tests/unit/test_queueing_policy.py::test_the_protected_go_by_steps_of_waiting_then_by_submission",
+    ),
+    Mutant(
+        name="requests are overdue although the protected ones that fill the share waited much longer",
+        path=f"{CORE}/scheduling/aging.py",
+        old="last = chosen[-1].minus_steps if len(chosen) < len(candidates) else 0",
+        new="last = 0",
+        test="tests/unit/test_queueing_policy.py"
+        "::test_while_the_share_is_full_only_those_a_step_behind_the_last_protected_are_overdue",
+    ),
+    Mutant(
+        name="each pass renews the requests of all that wait",
+        path="airflow_provider_dtrain/engine/slots/queue_slots.py",
+        old="if not is_fresh or",
+        new="if is_fresh or not is_fresh or",
+        test="tests/contract/test_slot_port.py::test_a_request_is_renewed_in_the_store_only_when_that_is_due[queue]",
+    ),
+    Mutant(
         name="slots are granted to a request that no process follows",
         path=f"{CORE}/scheduling/cycle.py",
         old="        if not waiter.request.is_followed:\n            return True\n",

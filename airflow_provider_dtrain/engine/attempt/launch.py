@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +13,6 @@ from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.launch.devices import notices
 from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
 from airflow_provider_dtrain.core.launch.requirements import shortcoming
-from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import PEER_CONNECT_S, PREPARE_TIMEOUT_S
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.attempt.containers import image_error, provide_images
@@ -28,10 +26,9 @@ from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.output_generations import send_outputs
 from airflow_provider_dtrain.engine.copies.outputs import carried_to
 from airflow_provider_dtrain.engine.session.runtime import Killed, answer
-from airflow_provider_dtrain.engine.session.threads import in_launch_thread, in_thread
+from airflow_provider_dtrain.engine.session.threads import in_launch_thread
 from airflow_provider_dtrain.errors import (
     ConfigError,
-    DtrainError,
     EnvironmentMissingError,
     HostError,
     HostProtocolError,
@@ -91,14 +88,6 @@ async def launch(rt: Runtime, view: AttemptView) -> None:
     await rt.db(rt.store.attempts.set_running, rt.attempt_id, rt.watch)
     where = f"{master['address']}:{port}"
     rt.log.info("Started %d rank(s) on %d host(s), rendezvous %s", job.world_size, len(links), where)
-
-
-async def connect_ahead(rt: Runtime, view: AttemptView) -> None:
-    """Connect to the host of a pool that has only one, before the attempt is granted its slots. Raises nothing."""
-    with contextlib.suppress(DtrainError):
-        hosts = await in_thread(rt.store.hosts.registered, view.pool)
-        if len(hosts) == 1 and hosts[0].state == HostState.READY:
-            await rt.connect(hosts[0])
 
 
 async def _begun(rt: Runtime, view: AttemptView) -> tuple[Job, dict[str, HostLink]]:

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.engine.attempt.end_place import ended_by_airflow, e
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_manifest, check_metric, failure_of
 from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
 from airflow_provider_dtrain.engine.attempt.job import Job, job_of
-from airflow_provider_dtrain.engine.attempt.launch import connect_ahead, launch
+from airflow_provider_dtrain.engine.attempt.launch import launch
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime, timed_out
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.queue_wait import wait_for_gang
@@ -38,7 +38,6 @@ from airflow_provider_dtrain.engine.copies.collector import Collector, results_o
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, chief_of
 from airflow_provider_dtrain.engine.copies.tensorboard import TensorboardKeeper
-from airflow_provider_dtrain.engine.session.background import in_background
 from airflow_provider_dtrain.engine.session.gauges import measuring
 from airflow_provider_dtrain.engine.session.runtime import (
     RECOVERY,
@@ -142,8 +141,6 @@ class AttemptRunner:
 
     async def _run(self) -> Outcome:
         view = self._known = await self.rt.view()
-        if view.state == AttemptState.WAITING and not self.patient:
-            in_background(connect_ahead(self.rt, view))
         if await end_older(self.rt, view):
             view = self._known = await self.rt.view()
         self.rt.logs.resume_earlier(view)

@@ -198,24 +198,15 @@ class Runtime:
         """
         record = await self.record(host)
         try:
-            link = await self.connect(record)
+            link = self.hook.open_link(record)
+            if link is None:
+                address = await self.hook.aaddress(record)
+                link = await in_connect_thread(self.hook.link, record, address, self.connect_timeout_s)
         except UserError as error:
             if to_launch:
                 raise
             raise HostUnreachableError(host, str(error)) from error
         link.on_beat = lambda frame, link=link: renewer().beat(link, frame)
-        return link
-
-    async def connect(self, record: HostRecord) -> HostLink:
-        """Return the open channel to a registered host, and connect when there is none.
-
-        :raises HostError: no connection, another machine, or a broken protocol
-        :raises UserError: no interpreter, or no usable SSH connection
-        """
-        link = self.hook.open_link(record)
-        if link is None:
-            address = await self.hook.aaddress(record)
-            link = await in_connect_thread(self.hook.link, record, address, self.connect_timeout_s)
         return link
 
     async def call(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
@@ -38,7 +37,8 @@ class QueueSlots:
         """Renew the request if that is due, run a scheduling pass, and take a grant up."""
         rt = self.rt
         view = await rt.view()
-        if not 0 <= time.time() - view.asked_at.timestamp() < REQUEST_FRESH_S:
+        is_fresh = 0 <= (rt.store.db.now() - view.asked_at).total_seconds() < REQUEST_FRESH_S
+        if not is_fresh or view.watch != rt.watch:
             try:
                 await rt.db(rt.store.queue.renew, rt.attempt_id, rt.watch)
             except UnplaceableError as error:
