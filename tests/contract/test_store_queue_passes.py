@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
+from airflow_provider_dtrain.core.scheduling.model import PoolOptions
 from airflow_provider_dtrain.errors import UnplaceableError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations, pools
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
@@ -17,7 +18,7 @@ from testbed.stores import host
 pytestmark = pytest.mark.each_change
 
 CHECKPOINT = {"seq": 1, "at": 1.0, "kind": "checkpoint", "step": 1, "path": "checkpoints/1"}
-HALF_AN_HOUR = 1800.0
+MIN_RUN_S = PoolOptions().min_run_s
 
 
 def row_of(store, allocation_id):
@@ -44,7 +45,7 @@ def urgent(store, submit, start, clock):
     store.hosts.add(host("h1", 2))
     victim = submit(slots=2, preemptible=True)
     watch = start(victim)
-    clock.advance(HALF_AN_HOUR)
+    clock.advance(MIN_RUN_S)
     claimant = submit(slots=2, priority=1)
     result = store.queue.schedule("gpus")
     assert (result.granted, result.preempted) == ((), (victim.allocation_id,))
@@ -83,7 +84,7 @@ def test_counters_survive_a_preemption(store, urgent, clock):
     store.queue.release(victim.attempt_id, watch, "h1", proof="clear")
     after = store.attempts.yield_gang(victim.attempt_id, watch, reason="", paused=False)
     row = row_of(store, after.allocation_id)
-    assert (row.held_s, row.waited_s) == (HALF_AN_HOUR + 20, 0)
+    assert (row.held_s, row.waited_s) == (MIN_RUN_S + 20, 0)
     clock.advance(5)
     heard(store, after)
     store.queue.schedule("gpus")
@@ -126,7 +127,7 @@ def test_only_what_wrote_a_checkpoint_or_says_it_can_is_interrupted(store, submi
     silent, other = submit(), submit()
     watch = start(silent)
     start(other)
-    clock.advance(HALF_AN_HOUR)
+    clock.advance(MIN_RUN_S)
     wanted = submit(slots=1, priority=1)
     assert store.queue.schedule("gpus").preempted == ()
     store.events.commit(silent.attempt_id, watch, "h1", "rank0.events", 0, 9, [CHECKPOINT])
@@ -139,7 +140,7 @@ def test_a_gang_that_declined_is_not_interrupted_whatever_it_wrote(store, submit
     ticket = submit(preemptible=False)
     watch = start(ticket)
     store.events.commit(ticket.attempt_id, watch, "h1", "rank0.events", 0, 9, [CHECKPOINT])
-    clock.advance(HALF_AN_HOUR)
+    clock.advance(MIN_RUN_S)
     submit(priority=1)
     assert store.queue.schedule("gpus").preempted == ()
 
@@ -163,7 +164,7 @@ def test_with_preemption_off_nobody_is_interrupted(store, submit, start, clock):
     store.hosts.add(host("h1", 1))
     store.pools.set("gpus", preemption="off")
     start(submit(preemptible=True))
-    clock.advance(HALF_AN_HOUR)
+    clock.advance(MIN_RUN_S)
     submit(priority=1)
     assert store.queue.schedule("gpus").preempted == ()
 
@@ -173,7 +174,7 @@ def test_a_priority_that_is_raised_while_waiting_interrupts(store, submit, start
     victim = submit(preemptible=True)
     start(victim)
     wanted = submit()
-    clock.advance(HALF_AN_HOUR)
+    clock.advance(MIN_RUN_S)
     heard(store, wanted)
     assert store.queue.schedule("gpus").preempted == ()
     store.control.set("trial", wanted.trial_id, priority=1, by="ann")
@@ -311,7 +312,7 @@ def test_time_alone_makes_the_next_pass_due(store, submit, start, clock):
     start(submit(preemptible=True))
     wanted = submit(priority=1)
     store.queue.schedule("gpus")
-    clock.advance(HALF_AN_HOUR - 30)
+    clock.advance(MIN_RUN_S - 30)
     heard(store, wanted)
     assert store.queue.schedule("gpus").preempted == ()
     assert 0 < due_in_s(store, clock) <= 30.01
