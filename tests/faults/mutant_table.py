@@ -1200,7 +1200,7 @@ MUTANTS: tuple[Mutant, ...] = (
         path="airflow_provider_dtrain/engine/slots/queue_slots.py",
         old="if not is_fresh or",
         new="if is_fresh or not is_fresh or",
-        test="tests/contract/test_slot_port.py::test_a_request_is_renewed_in_the_store_only_when_that_is_due[queue]",
+        test="tests/contract/test_slot_port.py::test_a_request_is_renewed_in_the_store_only_when_that_is_due[sqlite-queue]",
     ),
     Mutant(
         name="slots are granted to a request that no process follows",
