@@ -110,7 +110,7 @@ def _with_bounds(route: Route) -> None:
         return
     document = answer.json()
     for row in document["rows"]:
-        row["expected"] = "not known; protected in 35 h 58 min at the latest"
+        row["expected"] = "not known; may be protected in 35 h 58 min"
     route.fulfill(response=answer, json=document)
 
 

@@ -98,9 +98,8 @@ def test_a_class_is_what_its_tooltip_says() -> None:
     assert {name for (held, _), name in at.items() if 1.25 <= held < 5} == {"young"}
     assert {name for (held, late), name in at.items() if held >= 5 and late is None} == {"old"}
     assert {name for (held, late), name in at.items() if held >= 5 and late == OVERDUE} == {"overdue"}
-    assert [late_steps(hours * hour, options.max_wait_s, options) for hours in (26.2, 26.3, 27.9, 28, 29.8)] == [
-        None, -1, -1, 0, 1,
-    ]  # fmt: skip
+    steps = {hours: late_steps(hours * hour, options.max_wait_s, options) for hours in (26.2, 26.3, 27.9, 28, 29.8)}
+    assert steps == {26.2: None, 26.3: -1, 27.9: -1, 28: 0, 29.8: 1}
 
 
 def test_a_wide_gang_is_protected_after_nine_tenths_of_the_wait() -> None:

@@ -460,16 +460,24 @@ def test_waiting_for_a_shape_that_can_never_fit_does_not_count():
     [
         (0.0, 0.0, ""),
         (17.99 * HOUR, 0.0, ""),
-        (18 * HOUR, 0.0, "not known; protected in 18 h at the latest"),
-        (28.81 * HOUR, 0.0, "not known; protected in 7 h 20 min at the latest"),
-        (35.5 * HOUR, 0.0, "not known; protected in 30 min at the latest"),
-        (LATE, 9 * HOUR, "not known; protected: no request behind it passes or preempts it"),
+        (18 * HOUR, 0.0, "not known; may be protected in 18 h"),
+        (28.81 * HOUR, 0.0, "not known; may be protected in 7 h 20 min"),
+        (35.5 * HOUR, 0.0, "not known; may be protected in 30 min"),
+        (LATE, 9 * HOUR, "not known; protected: only requests that waited longer pass or preempt it"),
     ],
 )
 def test_without_run_times_the_expected_start_is_a_bound_on_the_protection_once_it_is_near(waited, held, words):
     hosts = [Host("a", 8, frozenset({0}))]
     expected = run_pass(hosts, [request(1, 8, waited_s=waited, held_s=held)], SLICES).expected["1"]
     assert (expected.within_s, expected.text) == (None, words)
+
+
+def test_a_request_beyond_its_limit_whose_share_others_fill_says_so():
+    running = [gang("g", "a", range(8), waited_s=90 * HOUR, is_preemptible=False)]
+    for waited_h in (37, 60):
+        queue = [request(1, 8, waited_s=waited_h * HOUR)]
+        decision = run_pass(hosts_for(running, "a"), queue, SLICES, running)
+        assert decision.expected["1"].text == "not known; protected once enough requests that waited longer have ended"
 
 
 def test_with_a_max_runtime_of_all_in_the_way_the_expected_start_is_known():

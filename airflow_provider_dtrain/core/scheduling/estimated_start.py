@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.core.scheduling.cycle import SchedulingPass
 from airflow_provider_dtrain.core.scheduling.model import Placement, Unplaceable
 from airflow_provider_dtrain.core.scheduling.pending_reason import count, explain, missing_text, names, sentences
-from airflow_provider_dtrain.core.scheduling.priority_tiers import OVERDUE, PROTECTED
+from airflow_provider_dtrain.core.scheduling.priority_tiers import PROTECTED
 from airflow_provider_dtrain.core.scheduling.queue import RequestShape, WaitingRequest
 from airflow_provider_dtrain.core.scheduling.unschedulable import shortfall
 
@@ -117,13 +117,13 @@ class PendingReasons:
             what = "when every gang on its hosts has reached its max_runtime"
             return Expected(due_s, f"in {span(due_s)} at the latest, {what}, unless a request before it takes these")
         if waiter.level <= PROTECTED:
-            return Expected(None, "not known; protected: no request behind it passes or preempts it")
+            return Expected(None, "not known; protected: only requests that waited longer pass or preempt it")
         left_s = self.state.wait_left_s(waiter)
-        if waiter.level == OVERDUE and left_s <= 0:
-            return Expected(None, "not known; protected once enough older protected requests have ended")
+        if left_s <= 0:
+            return Expected(None, "not known; protected once enough requests that waited longer have ended")
         # Earlier, this bound would be about the same in each row of the queue.
-        is_near = 0 < left_s <= self.state.options.max_wait_s * NEAR_RATIO
-        return Expected(None, f"not known; protected in {span(left_s)} at the latest" if is_near else "")
+        is_near = left_s <= self.state.options.max_wait_s * NEAR_RATIO
+        return Expected(None, f"not known; may be protected in {span(left_s)}" if is_near else "")
 
 
 def without_position(reason: str) -> str:

@@ -52,7 +52,7 @@ const whereAndWhy = (job: Gang["job"], placement: Gang["placement"], reason: str
 const TERMS: readonly (readonly [pattern: RegExp, meaning: string])[] = [
   [/\bclosest\b/i, "closest: the host or hosts on which the fewest slots are missing."],
   [/\breserved\b/i, "reserved: kept free for one request, so that narrow gangs do not starve it."],
-  [/\bprotected\b/i, "protected: it waited max_wait and is among those that waited longest; no request behind it passes or preempts it."],
+  [/\bprotected\b/i, "protected: it waited max_wait and is among those that waited longest; only requests that waited longer pass or preempt it."],
 ];
 
 /** Return the meanings of the terms that a text has. */
