@@ -41,6 +41,12 @@ def test_a_phase_of_one_rank_and_ranks_that_are_slow_by_turns_name_none() -> Non
     assert Gang().run(1200, lambda rank, second: 0.2 if rank == (second // 10) % 4 else 0.1) == []
 
 
+def test_of_several_slow_ranks_the_slowest_comes_first() -> None:
+    factors = {2: 1.5, 5: 2.0}
+    ((_, found), *_) = Gang(8).run(120, lambda rank, _: 0.1 * factors.get(rank, 1))
+    assert [one.rank for one in found.named] == [5, 2]
+
+
 def test_two_ranks_are_enough() -> None:
     ((_, found),) = Gang(2).run(120, slow_from(0, rank=1))
     assert [one.rank for one in found.named] == [1]
