@@ -148,7 +148,7 @@ def checked_config(call: Call, body: NewExperiment) -> Config:
     :raises ConflictError: no host is registered, and no pool has an external scheduler
     :raises UnplaceableError: no set of the pool's hosts can ever run a trial
     """
-    if not call.store.hosts.registered() and not any(pool.is_external for pool in call.store.pools.list()):
+    if not call.store.hosts.pools_with_hosts() and not any(pool.is_external for pool in call.store.pools.list()):
         raise ConflictError("No host is registered. See: airflow dtrain hosts add, or pools set --backend")
     document = forked(call, document_of(body), body.fork_of)
     found, result = check(call, document, body.template)

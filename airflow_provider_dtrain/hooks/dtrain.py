@@ -189,7 +189,7 @@ class DtrainHook(BaseHook):
 
     def ensure_local(self) -> None:
         """Add this machine as host ``local`` if the store has no host and no pool of an external scheduler."""
-        if self.store.hosts.list() or any(pool.is_external for pool in self.store.pools.list()):
+        if self.store.hosts.exist() or any(pool.is_external for pool in self.store.pools.list()):
             return
         from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 

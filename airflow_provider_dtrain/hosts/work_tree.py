@@ -35,6 +35,7 @@ _ENVIRONMENT: Final = {
 _COMMIT: Final = re.compile(rb"# branch\.oid ([0-9a-f]{40,64})")
 _FILTER: Final = re.compile(r"(?:local|worktree)\s+(filter\..+)\.\w+")
 _SUBMODULE: Final = b"160000 "
+_NO_REPOSITORY: Final = "the code is not in a git repository"
 
 
 class _UnknownError(Exception):
@@ -46,6 +47,8 @@ def git_state(folder: Path, *, limit_s: float = LIMIT_S) -> GitState:
 
     :param limit_s: seconds after which the state counts as unknown
     """
+    if not _may_be_in_repository(folder):
+        return GitState(problem=_NO_REPOSITORY)
     git = _Git(folder, limit_s)
     try:
         lines = git.run(*git.without_own_filters(), *_STATUS).splitlines()
@@ -58,6 +61,13 @@ def git_state(folder: Path, *, limit_s: float = LIMIT_S) -> GitState:
     except _UnknownError as error:
         return GitState(problem=str(error))
     return GitState(commit=commit, is_clean=is_clean)
+
+
+def _may_be_in_repository(folder: Path) -> bool:
+    """Return whether git could find a repository, as far as names tell. Each trial of a search asks."""
+    place = folder.resolve()
+    # The folder of a repository without a work tree has no .git.
+    return any(os.path.lexists(one / name) for one in (place, *place.parents) for name in (".git", "HEAD"))
 
 
 class _Git:
@@ -110,7 +120,7 @@ class _Git:
 
 def _reason(message: str) -> str:
     if "not a git repository" in message:
-        return "the code is not in a git repository"
+        return _NO_REPOSITORY
     if "dubious ownership" in message:
         return "the repository belongs to another user, and safe.directory does not name it"
     return f"git failed: {message.strip()[:200]}"

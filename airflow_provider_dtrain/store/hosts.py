@@ -353,6 +353,19 @@ class Hosts:
         given = {hosts.c.pool: pool, hosts.c.name: name}
         return _records(conn, sa.and_(*(column == value for column, value in given.items() if value is not None)))
 
+    @reads
+    def exist(self, conn: Connection) -> bool:
+        """Return whether there is a host, which may be a node of a job."""
+        return statements.first(conn, _ANY, {}) is not None
+
+    @reads
+    def pools_with_hosts(self, conn: Connection, *, without: str = "") -> set[str]:
+        """Return the pools that have registered hosts. Nodes of jobs do not count.
+
+        :param without: a host that does not count either
+        """
+        return {row.pool for row in statements.rows(conn, _POOLS_WITH_HOSTS, {"left_out": without})}
+
     def registered(self, pool: str | None = None) -> Sequence[HostRecord]:
         """Return hosts by name, without the nodes of jobs.
 
@@ -445,6 +458,12 @@ def _kept(record: SlotRecord, old: SlotRow | None) -> SlotRecord:
     return replace(record, enabled=old.enabled, state=old.state)
 
 
+_ANY: sa.Select[Any] = sa.select(hosts.c.name).limit(1)
+_POOLS_WITH_HOSTS: sa.Select[Any] = (
+    sa.select(hosts.c.pool)
+    .where(hosts.c.name != sa.bindparam("left_out"), hosts.c.external_job_id.is_(None))
+    .distinct()
+)
 _HOSTS: sa.Select[Any] = sa.select(hosts).order_by(hosts.c.name)
 _THEIR_SLOTS: sa.Select[Any] = (
     sa.select(slots).join(hosts, hosts.c.name == slots.c.host).order_by(slots.c.host, slots.c.slot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import traceback
+import sys
 from typing import Any
 
 from .names import Json
@@ -46,9 +46,20 @@ def refusal_of(error: BaseException) -> Refused:
         return error
     if isinstance(error, OSError):
         return refuse_os_error(error)
+    import traceback
+
     place = traceback.extract_tb(error.__traceback__)[-1:]
     at = f" (line {place[0].lineno} of the supervisor's {os.path.basename(place[0].filename)})" if place else ""
     return Refused("internal", f"{type(error).__name__}: {error}{at}")
+
+
+def print_traceback() -> None:
+    """Write the error that is being handled to standard error."""
+    # Each channel imports this module, and only errors need that one, whose import takes 2 ms.
+    import traceback
+
+    traceback.print_exc()
+    sys.stderr.flush()
 
 
 def fenced_refusal(run: str) -> Refused:

@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
+from airflow_provider_dtrain.engine.submission.assembly import choose_pool
 from airflow_provider_dtrain.errors import (
     ConfigError,
     ConflictError,
@@ -152,6 +153,32 @@ def test_the_local_host_is_added_only_to_an_empty_store(store):
     assert store.hosts.ensure_local(local)
     assert not store.hosts.ensure_local(local)
     assert [record.name for record in store.hosts.list()] == ["local"]
+
+
+def test_pools_have_hosts_once_one_is_registered_in_them(store):
+    assert not store.hosts.exist()
+    assert store.hosts.pools_with_hosts() == set()
+    store.hosts.add(host("local", pool="local", slot_type="cpu"))
+    store.hosts.add(host("a", pool="big"))
+    store.hosts.add(host("b", pool="big"))
+    assert store.hosts.exist()
+    assert store.hosts.pools_with_hosts() == {"big", "local"}
+    assert store.hosts.pools_with_hosts(without="local") == {"big"}
+
+
+def test_the_pool_of_a_configuration_that_names_none_is_the_only_one_with_hosts(store, monkeypatch):
+    # Each trial of a search asks, so the answer must not depend on the number of hosts.
+    monkeypatch.setattr(type(store.hosts), "list", None)
+    assert choose_pool(store, None) == "local"
+    store.hosts.add(host("local", pool="local", slot_type="cpu"))
+    store.hosts.add(host("a", pool="big"))
+    assert choose_pool(store, None) == "big"
+    assert choose_pool(store, "local") == "local"
+    store.hosts.add(host("b", pool="small"))
+    with pytest.raises(NotFoundError, match=r"there are several: big, local, small\."):
+        choose_pool(store, None)
+    store.hosts.add(host("c", pool="default"))
+    assert choose_pool(store, None) == "default"
 
 
 def test_a_state_that_may_not_follow_is_refused(store):

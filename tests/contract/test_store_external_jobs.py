@@ -123,6 +123,8 @@ def test_the_cluster_shows_jobs_nodes_and_partitions(
     assert [(one.name, one.job) for one in found.hosts] == [("n1.1", "4711")]
     assert [(one.backend, one.held, one.hosts) for one in found.pools] == [("slurm", 2, 1)]
     assert store.hosts.registered() == []
+    assert store.hosts.exist(), "a node is a host"
+    assert store.hosts.pools_with_hosts() == set()
     assert cluster_details(store, AllRights(), "other").jobs == []
     store.pools.set_scheduler("hpc", backend="slurm", slot_type="cpu", scheduler={"slots": "cpu", "partition": "x"})
     assert store.pools.get("hpc").facts is None, "facts of other options mislead"

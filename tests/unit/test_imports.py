@@ -111,7 +111,7 @@ def test_the_training_library_can_be_imported_without_torch() -> None:
 
 def test_a_channel_to_a_host_opens_without_what_few_commands_need() -> None:
     """These would add half to the time of its start, and each worker that starts a trial opens a channel."""
-    rare = {"http.client", "importlib.metadata", "ssl", "urllib.request"}
+    rare = {"http.client", "importlib.metadata", "ssl", "statistics", "traceback", "urllib.request"}
     code = "import airflow_provider_dtrain.supervisor.__main__"
     script = f"import sys\n{code}\nprint('\\n'.join(sys.modules))"
     # As on a host, whose interpreter may run code of other packages at its start: -S.

@@ -55,11 +55,25 @@ def test_the_reason_why_it_is_not_known_is_given(code: Path, tmp_path: Path, mon
     assert git_state(tmp_path).problem == "the code is not in a git repository"
     git(tmp_path, "init", "-q", "empty")
     assert git_state(tmp_path / "empty").problem == "the repository has no commit"
-    assert git_state(tmp_path / "absent").problem.startswith("git cannot be started: No such file")
+    assert git_state(tmp_path / "absent").problem == "the code is not in a git repository"
     (code.parent / ".git" / "config").write_text("[broken")
     assert git_state(code).problem.startswith("git failed: ")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(code) == GitState(problem="git is not installed")
+
+
+def test_outside_of_a_repository_git_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(tmp_path) == GitState(problem="the code is not in a git repository")
+
+
+def test_a_repository_is_found_from_a_link_and_without_a_folder_of_its_own(code: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(code)
+    assert git_state(tmp_path / "link").is_clean
+    git(tmp_path, "init", "-q", "--bare", "bare")
+    assert git_state(tmp_path / "bare" / "hooks").problem.startswith("git failed: ")
+    git(code, "init", "-q", "--separate-git-dir", str(tmp_path / "elsewhere"), str(tmp_path / "apart"))
+    assert git_state(tmp_path / "apart").problem == "the repository has no commit"
 
 
 def test_a_git_that_hangs_is_ended(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

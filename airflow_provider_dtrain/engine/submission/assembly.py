@@ -103,7 +103,7 @@ def choose_pool(store: Store, wanted: str | None) -> str:
     """
     if wanted is not None:
         return wanted
-    own = {host.pool for host in store.hosts.registered() if host.name != LOCAL_HOST}
+    own = store.hosts.pools_with_hosts(without=LOCAL_HOST)
     names = sorted(own | {pool.name for pool in store.pools.list() if pool.is_external})
     if not names:
         return LOCAL_POOL

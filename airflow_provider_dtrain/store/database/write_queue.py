@@ -24,6 +24,8 @@ WRITE_WAIT_S = 30.0
 STUCK_S = 2.0
 #: Poll period of the next writer in line. A writer n places behind polls n times less often, up to ``POLL_MOST_S``.
 POLL_S, POLL_MOST_S = 0.0003, 0.005
+#: A longer transaction is polled less often, each time after this part of its time so far: polls take CPU from it.
+POLL_PART = 0.125
 #: A file with a higher number was not written by this code, and its numbers restart at 0.
 LAST_TICKET = 2**60
 #: ``struct flock``: type, whence, start, length, pid.
@@ -142,7 +144,7 @@ def _wait(descriptor: int, ticket: int, deadline: float) -> None:
             os.pwrite(descriptor, struct.pack("<Q", found), 8)
         if now > deadline:
             return
-        time.sleep(min(POLL_MOST_S, POLL_S * (ticket - found)))
+        time.sleep(min(POLL_MOST_S, max(POLL_S, POLL_PART * (now - since)) * (ticket - found)))
 
 
 def _numbers(descriptor: int) -> tuple[int, int]:

@@ -25,10 +25,11 @@ KEPT = 64
 FIND_MODULES = """
 import sys
 sys.path[:] = filter(None, sys.path)
-import importlib.util, json, os
-from importlib import machinery, metadata
+import json, os
 path = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 def version(name):
+    import importlib.util
+    from importlib import machinery, metadata
     top = name.partition(".")[0]
     try:
         if importlib.util.find_spec(top) is None and machinery.PathFinder.find_spec(top, path) is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import statistics
 import struct
 import threading
 import time
@@ -18,7 +17,7 @@ from ..fields import Fields, parse_object
 from ..limits import TRANSFER_MOST_S, TRANSFER_MOST_STREAMS
 from ..names import WORD, Json
 from ..refusal import Refused
-from .rates import cpu_times
+from .rates import cpu_times, median
 
 #: Round trips of one byte.
 ROUNDS = 50
@@ -151,7 +150,7 @@ def _send(request: Json) -> Json:
         if not found["since_s"]:
             raise OSError("too little arrived to measure it")
         found["waited_s"] = max(found["waited_s"], waited * (1 - WARM_UP))
-        return {**found, "round_trip_s": statistics.median(trips)}
+        return {**found, "round_trip_s": median(trips)}
 
 
 def _stream(sock: socket.socket, seconds: float) -> float:

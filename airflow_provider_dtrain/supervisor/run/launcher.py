@@ -8,9 +8,7 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
-import traceback
 
 from ..fields import parse_object
 from ..file_access import write_all, write_json
@@ -31,7 +29,7 @@ from ..machine.processes import (
 )
 from ..machine.sockets import receive_message, send_message
 from ..names import REAPER_NAME, SUPERVISOR_NAME, Json
-from ..refusal import Refused, refusal_of
+from ..refusal import Refused, print_traceback, refusal_of
 from .container import end_container
 from .forked_program import RankProgram
 from .supervisor import Supervisor
@@ -149,8 +147,7 @@ def supervise(layout: Layout, request: bytes, report: int, image: WarmImage | No
         except RankProgram:
             raise
         except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
+            print_traceback()
     os._exit(0)
 
 

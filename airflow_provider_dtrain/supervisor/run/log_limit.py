@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import traceback
 
 from ..limits import CUT_SLACK, CUT_TAIL
 from ..machine.processes import LIBC
+from ..refusal import print_traceback
 from .ranks import Rank
 
 
@@ -34,7 +34,7 @@ def cap_log(rank: Rank, limit: int) -> bool:
         finally:
             os.close(fd)
     except OSError:
-        traceback.print_exc()
+        print_traceback()
         return False
     return True
 

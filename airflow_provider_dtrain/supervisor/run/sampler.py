@@ -6,10 +6,8 @@ import contextlib
 import os
 import re
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Sequence
 
 from ..file_access import names_in
@@ -19,6 +17,7 @@ from ..limits import SAMPLES_LIMIT
 from ..machine.gpu import Nvml
 from ..machine.processes import die_with_parent, set_name
 from ..names import CONTAINER_INTERFACES, SAMPLER_NAME, Json
+from ..refusal import print_traceback
 from .device_faults import DeviceFaults
 from .host_facts import GpuFacts, HostFacts
 from .stray_ranks import DeviceCheck
@@ -206,7 +205,6 @@ def start_sampler(folder: RunFolder, interval_s: float, ranks: list[Json]) -> in
             else:
                 check.run()
     except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
+        print_traceback()
     finally:
         os._exit(0)
