@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import shutil
 import sys
@@ -137,3 +139,13 @@ def test_folders_that_change_while_the_interpreter_answers_are_not_trusted(folde
     versions(known, folder, "first")
     versions(known, folder, "first")
     assert len(asked) == 3
+
+
+def test_versions_are_those_that_importlib_metadata_finds(tmp_path: Path) -> None:
+    names = {one.name.replace("-", "_") for one in importlib.metadata.distributions() if one.name}
+    names = {name for name in names if name.isidentifier() and importlib.util.find_spec(name) is not None}
+    expected = {name: importlib.metadata.version(name) for name in names}
+    assert len(expected) > 20
+    found, problems = Interpreters().find(sys.executable, [*expected, "yaml", "absent"], str(tmp_path), {})
+    assert problems == []
+    assert found["modules"] == {**expected, "yaml": importlib.metadata.version("PyYAML"), "absent": None}

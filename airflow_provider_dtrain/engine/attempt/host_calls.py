@@ -33,8 +33,8 @@ async def send_archives(link: HostLink, archives: Mapping[str, Archive]) -> None
 
     :param archives: kind -> archive
     """
-    for kind, archive in archives.items():
-        reply = await answer(link, "have", kind=kind, digests=[archive.digest])
+    asked = (answer(link, "have", kind=kind, digests=[archive.digest]) for kind, archive in archives.items())
+    for reply, (kind, archive) in zip(await asyncio.gather(*asked), archives.items(), strict=True):
         if reply["missing"]:
             await in_launch_thread(_send_archive, link, kind, archive)
 
