@@ -65,7 +65,7 @@ def git_state(folder: Path, *, limit_s: float = LIMIT_S) -> GitState:
 
 def _may_be_in_repository(folder: Path) -> bool:
     """Return whether git could find a repository, as far as names tell. Each trial of a search asks."""
-    place = folder.resolve()
+    place = Path(os.path.realpath(folder))
     # The folder of a repository without a work tree has no .git.
     return any(os.path.lexists(one / name) for one in (place, *place.parents) for name in (".git", "HEAD"))
 

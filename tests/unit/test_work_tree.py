@@ -64,7 +64,9 @@ def test_the_reason_why_it_is_not_known_is_given(code: Path, tmp_path: Path, mon
 
 def test_outside_of_a_repository_git_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_state(tmp_path) == GitState(problem="the code is not in a git repository")
+    (tmp_path / "loop").symlink_to("loop")
+    for folder in (tmp_path, tmp_path / "absent", tmp_path / "loop"):
+        assert git_state(folder) == GitState(problem="the code is not in a git repository")
 
 
 def test_a_repository_is_found_from_a_link_and_without_a_folder_of_its_own(code: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def on_all(hosts: Mapping[str, T], action: Callable[[str, T], Awaitable[Any]]) -> dict[str, Any]:
-    """Return each host's answer to an action that runs on all hosts at the same time.
+    """Return each host's answer to an action that runs on all hosts, or on all parts of one, at the same time.
 
     It waits for every host, so that no action still runs when the first error is raised.
     """
@@ -33,9 +33,9 @@ async def send_archives(link: HostLink, archives: Mapping[str, Archive]) -> None
 
     :param archives: kind -> archive
     """
-    asked = (answer(link, "have", kind=kind, digests=[archive.digest]) for kind, archive in archives.items())
-    for reply, (kind, archive) in zip(await asyncio.gather(*asked), archives.items(), strict=True):
-        if reply["missing"]:
+    replies = await on_all(archives, lambda kind, archive: answer(link, "have", kind=kind, digests=[archive.digest]))
+    for kind, archive in archives.items():
+        if replies[kind]["missing"]:
             await in_launch_thread(_send_archive, link, kind, archive)
 
 
