@@ -110,7 +110,7 @@ def test_processes_that_ranks_leave_end_with_the_container(podman: Host) -> None
     channel = podman.channel()
     start(channel, contained(podman, *DETACHED, grace_s=0.2))
     channel.wait(lambda: b"ready" in channel.stream(RUN, "rank0.log"))
-    assert len(podman.processes(RUN)) >= 3
+    until(lambda: len(podman.processes(RUN)) == 3, "the rank, its child and the process of the container")
     channel.call("stop", run=RUN)
     assert channel.wait_event(RUN, "ended")["reason"] == "stopped"
     assert not podman.processes(RUN)

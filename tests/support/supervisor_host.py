@@ -38,15 +38,18 @@ WARM_STARTS = "DTRAIN_TEST_WARM" in os.environ
 DEADLINE_S = 60.0
 
 SLEEP = ("sh", "-c", "exec sleep 1000")
-#: Prints the pid of a sleeping grandchild that has left session, process group and parent.
+#: It prints "ready" once a grandchild sleeps that has left session, process group and parent: sleep closes the pipe.
 DETACHED = (
     "python", "-c",
-    "import os, sys, time\n"
+    "import os, time\n"
+    "waiting, open_until_exec = os.pipe()\n"
     "if os.fork() == 0:\n"
     "    os.setsid()\n"
     "    if os.fork() == 0:\n"
     "        os.execvp('sleep', ['sleep', '1000'])\n"
     "    os._exit(0)\n"
+    "os.close(open_until_exec)\n"
+    "os.read(waiting, 1)\n"
     "print('ready', flush=True); time.sleep(1000)\n",
 )  # fmt: skip
 
