@@ -34,7 +34,10 @@ def document(keys: int, offset: int) -> dict[str, Any]:
             }
             for group in range(groups)
         },
-        "environment": {"variables": {f"NAME_{index}": str(offset) for index in range(groups * 5)}},
+        "environment": {
+            "variables": {f"NAME_{index}": str(offset) for index in range(groups * 5)},
+            "public_variables": [f"NAME_{index}" for index in range(groups * 5)],
+        },
         "data": {f"part{group}": {f"key{index}": index for index in range(8)} for group in range(groups)},
     }
 

@@ -133,7 +133,7 @@ BENCH = Bench(
         for name, (what, variants) in ROWS.items()
     ),
     measure=measure,
-    rounds=(5, 2),
+    rounds=(5, 1),
     missing=lambda: missing() if os.geteuid() == 0 else "network namespaces require root",
 )
 

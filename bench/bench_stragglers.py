@@ -26,7 +26,7 @@ JOB = Path(__file__).resolve().parents[1] / "testbed" / "straggler_job" / "strag
 #: Part of a CPU that the slow rank gets.
 QUOTA = 0.05
 #: Seconds of a healthy run from its first step, and ``profiling.straggler_after``; both with ``--quick``.
-RUN_S, AFTER_S, QUICK_S, QUICK_AFTER_S = 140.0, 60.0, 50.0, 20.0
+RUN_S, AFTER_S, QUICK_S, QUICK_AFTER_S = 140.0, 60.0, 20.0, 10.0
 #: Most seconds of a run with a slow rank.
 SLOW_MOST_S = 120.0
 #: Reason of a run -> causes that are right. A starved process may show as one that waits for a CPU.
