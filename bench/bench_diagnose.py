@@ -135,7 +135,7 @@ async def diagnosed(world: World, name: str, case: Case) -> dict[str, Any]:
 def measure(run: Run) -> None:
     quiet()
     # A diagnosis takes half a minute on an idle machine.
-    cases = {name: CASES[name] for name in run.size(list(CASES), ["slow rank"])}
+    cases = {name: CASES[name] for name in run.size(list(CASES), ["input"])}
     found: dict[str, Counter[str]] = {name: Counter() for name in cases}
     named = 0
     with tempfile.TemporaryDirectory(prefix="w") as home, NamespaceHosts(count=RANKS, slots=1) as hosts:

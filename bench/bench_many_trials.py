@@ -27,10 +27,10 @@ REMOVAL = "gc: everything, per trial"
 
 
 def measure(run: Run) -> None:
-    counts = run.size((10, 50, 200), (2, 4, 8))
-    run.turns({side: partial(at_once, count, run.size(60.0, 5.0)) for side, count in zip(SIDES, counts, strict=True)})
-    for database in DATABASES if server_programs() else DATABASES[:1]:
-        stored(run, database, run.size([1000, 10_000, 100_000], [50, 200, 1000]))
+    counts = run.size((10, 50, 200), (1, 2, 4))
+    run.turns({side: partial(at_once, count, run.size(60.0, 2.0)) for side, count in zip(SIDES, counts, strict=True)})
+    for database in DATABASES if server_programs() and not run.is_quick else DATABASES[:1]:
+        stored(run, database, run.size([1000, 10_000, 100_000], [20, 60, 200]))
 
 
 def at_once(count: int, seconds: float) -> Mapping[str, float]:

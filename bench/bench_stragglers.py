@@ -25,8 +25,8 @@ from testbed.cpu_quota import CpuQuota, controller_folder
 JOB = Path(__file__).resolve().parents[1] / "testbed" / "straggler_job" / "straggler_train.py"
 #: Part of a CPU that the slow rank gets.
 QUOTA = 0.05
-#: Seconds of a healthy run from its first step, and ``profiling.straggler_after``; both with ``--quick``.
-RUN_S, AFTER_S, QUICK_S, QUICK_AFTER_S = 140.0, 60.0, 20.0, 10.0
+#: Seconds of a healthy run from its first step, of which --quick has none, and ``profiling.straggler_after``.
+RUN_S, AFTER_S, QUICK_AFTER_S = 140.0, 60.0, 10.0
 #: Most seconds of a run with a slow rank.
 SLOW_MOST_S = 120.0
 #: Reason of a run -> causes that are right. A starved process may show as one that waits for a CPU.
@@ -77,8 +77,9 @@ def measure(run: Run) -> None:
         world.add_this_machine(slots=2)
         try:
             for number in range(run.rounds):
-                for kind in ("healthy", list(CAUSES)[number % len(CAUSES)]):
-                    seconds = run.size(RUN_S, QUICK_S) if kind == "healthy" else SLOW_MOST_S
+                slow = list(CAUSES)[number % len(CAUSES)]
+                for kind in run.size(("healthy", slow), (slow,)):
+                    seconds = RUN_S if kind == "healthy" else SLOW_MOST_S
                     after_s = run.size(AFTER_S, QUICK_AFTER_S)
                     judge(run, kind, *asyncio.run(run_once(world, kind, seconds, after_s)))
         finally:
