@@ -167,7 +167,8 @@ def measure(run: Run) -> None:
             world.hook.links.close_all()
     for name, counts in found.items():
         run.note(f"Verdicts of '{name}': {dict(counts)}")
-    run.note(f"The slow rank was named with its host in {named} of {found['slow rank'].total()} diagnoses.")
+    if "slow rank" in found:
+        run.note(f"The slow rank was named with its host in {named} of {found['slow rank'].total()} diagnoses.")
 
 
 def missing() -> str | None:
