@@ -24,7 +24,7 @@ from airflow_provider_dtrain.supervisor.machine.network import (
     interface_of,
 )
 from airflow_provider_dtrain.supervisor.machine.sockets import bind_everywhere
-from airflow_provider_dtrain.supervisor.refusal import Refused, refuse_os_error
+from airflow_provider_dtrain.supervisor.refusal import Refused, print_traceback, refuse_os_error
 from airflow_provider_dtrain.supervisor.run.plan import check_plan, plan_slots
 from tests.support.supervisor_host import make_plan
 
@@ -145,3 +145,13 @@ def test_the_mount_of_a_path_is_the_longest_that_fits(monkeypatch: pytest.Monkey
 def test_system_errors_have_codes_of_their_own() -> None:
     codes = [refuse_os_error(OSError(number, "words", "/x")).code for number in (28, 122, 30, 13, 5)]
     assert codes == ["disk_full", "disk_full", "read_only", "read_only", "os_error"]
+
+
+def test_an_error_of_a_supervisor_is_printed_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise ValueError("lost")
+    except ValueError:
+        print_traceback()
+    lines = capsys.readouterr().err.splitlines()
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "ValueError: lost")
+    assert Path(__file__).name in lines[1]

@@ -78,6 +78,21 @@ def test_a_repository_is_found_from_a_link_and_without_a_folder_of_its_own(code:
     assert git_state(tmp_path / "apart").problem == "the repository has no commit"
 
 
+@pytest.mark.parametrize("place", ["code", "code/deep", "tree", "bare/hooks", "apart", "link", "plain", "plain/deep"])
+def test_a_folder_is_in_a_repository_exactly_if_git_says_so(code: Path, tmp_path: Path, place: str) -> None:
+    root = code.parent
+    for folder in ("code/deep", "plain/deep"):
+        (tmp_path / folder).mkdir(parents=True)
+    git(tmp_path, "init", "-q", str(tmp_path / "code"))
+    git(root, "worktree", "add", "-q", str(tmp_path / "tree"))
+    git(tmp_path, "init", "-q", "--bare", "bare")
+    git(tmp_path, "init", "-q", "--separate-git-dir", str(tmp_path / "elsewhere"), "apart")
+    (tmp_path / "link").symlink_to(code)
+    asked = subprocess.run(["git", "rev-parse", "--git-dir"], cwd=tmp_path / place, capture_output=True, check=False)
+    is_outside = git_state(tmp_path / place).problem == "the code is not in a git repository"
+    assert is_outside == (asked.returncode != 0) == place.startswith("plain")
+
+
 def test_a_git_that_hangs_is_ended(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
