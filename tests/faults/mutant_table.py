@@ -1183,9 +1183,25 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="protected requests go by submission alone",
         path=f"{CORE}/scheduling/pool_state.py",
-        old="Late(-steps, of.sequence",
-        new="Late(-min(steps, 0), of.sequence",
+        old="Late(-steps, -slots,",
+        new="Late(-min(steps, 0), -slots,",
         test="tests/unit/test_queueing_policy.py::test_the_protected_go_by_steps_of_waiting_then_by_submission",
+    ),
+    Mutant(
+        name="of protected requests that waited as many steps, the first submitted ones fill the share",
+        path=f"{CORE}/scheduling/pool_state.py",
+        old="Late(-steps, -slots,",
+        new="Late(-steps, of.sequence,",
+        test="tests/unit/test_queueing_policy.py"
+        "::test_of_the_protected_that_waited_as_many_steps_those_with_more_slots_go_first",
+    ),
+    Mutant(
+        name="inside a class, requests go by submission alone",
+        path=f"{CORE}/scheduling/priority_tiers.py",
+        old="    return slots * held_s\n",
+        new="    return 0\n",
+        test="tests/unit/test_queueing_policy.py"
+        "::test_requests_of_a_class_go_by_used_slot_hours_where_they_interrupt_each_other[slices-4312]",
     ),
     Mutant(
         name="requests are overdue although the protected ones that fill the share waited much longer",

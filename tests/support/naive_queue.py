@@ -66,7 +66,7 @@ class NaiveQueue:
         for priority in {entry[0] for entry in everyone}:
             of_priority = [entry for entry in everyone if entry[0] == priority]
             steps = {entry[2]: self.steps(entry[4], self.limit_s(entry[3])) for entry in of_priority}
-            ordered = sorted(of_priority, key=lambda entry: (-steps[entry[2]], *entry))
+            ordered = sorted(of_priority, key=lambda entry: (-steps[entry[2]], -entry[3], *entry))
             waited = [entry for entry in ordered if steps[entry[2]] >= 0]
             if waited:
                 self.first[priority] = waited[0][2]
@@ -101,7 +101,13 @@ class NaiveQueue:
     def key(self, request):
         level = self.level(request)
         share = 0.0 if level <= 0 else self.held[request.group] / request.weight
-        return (request.priority, level, share, request.sequence, request.request_id)
+        return (request.priority, level, share, self.order(request, level), request.sequence, request.request_id)
+
+    def order(self, request, level):
+        if level <= 0:
+            return -request.slots
+        is_by_use = self.options.preemption == "slices" and level != 3
+        return request.slots * request.held_s if is_by_use else 0
 
     def may_interrupt(self, mine, other):
         if self.options.preemption == "off":
@@ -310,7 +316,7 @@ class NaiveQueue:
 
     def first_protected(self, priority):
         late = [r for r in self.waiting.values() if r.priority == priority and r.request_id in self.protected]
-        return min(late, key=lambda r: (self.protected[r.request_id], r.sequence, r.request_id), default=None)
+        return min(late, key=self.key, default=None)
 
     def reserve(self, request):
         is_first = self.first_protected(request.priority) is request

@@ -84,10 +84,37 @@ def test_the_protected_go_by_steps_of_waiting_then_by_submission():
     assert order(queue, replace(SLICES, protected_share=1.0)) == ["4", "3", "5", "1", "2"]
 
 
+def test_of_the_protected_that_waited_as_many_steps_those_with_more_slots_go_first():
+    slots = {1: 2, 2: 8, 3: 4, 4: 8}
+    queue = [request(n, count, held_s=99 * HOUR, waited_s=LATE) for n, count in slots.items()]
+    assert order(queue, replace(SLICES, protected_share=1.0)) == ["2", "4", "3", "1"]
+    # 20 of the 40 slots.
+    assert order([*queue, request(5, 8)], replace(SLICES, protected_share=0.5), hosts=5) == ["2", "4", "3", "5", "1"]
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("slices", "4312"), ("priority", "1234"), ("off", "1234")])
+def test_requests_of_a_class_go_by_used_slot_hours_where_they_interrupt_each_other(rule, expected):
+    options = replace(SLICES, preemption=rule, max_wait_s=900 * HOUR)
+    slots = {1: 8, 2: 4, 3: 2, 4: 8}
+    for used in ({1: 9, 2: 10, 3: 8, 4: 0}, {1: 61, 2: 62, 3: 60, 4: 59}, {1: 81, 2: 82, 3: 80, 4: 79}):
+        queue = [request(n, slots[n], held_s=hours * HOUR / slots[n]) for n, hours in used.items()]
+        assert order(queue, options) == list(expected)
+
+
+def test_requests_that_never_ran_go_by_submission():
+    assert order([request(1, 8), request(2, 1), request(3, 16), request(4, 2)]) == ["1", "2", "3", "4"]
+
+
+def test_overdue_requests_go_by_submission():
+    queue = [request(1, 8, held_s=20 * HOUR, waited_s=LATE), request(2, 4, held_s=17 * HOUR, waited_s=35 * HOUR)]
+    first = request(0, 8, held_s=20 * HOUR, waited_s=LATE, sequence=0)
+    assert order([first, *queue], replace(SLICES, protected_share=0.0)) == ["0", "1", "2"]
+
+
 def test_while_the_share_is_full_only_those_a_step_behind_the_last_protected_are_overdue():
     hours = {1: 72, 2: 71, 3: 70, 4: 40, 5: 0}
     queue = [request(n, 8, held_s=9 * HOUR, waited_s=hour * HOUR) for n, hour in hours.items()]
-    late = [Late(-steps, one.sequence, one.request_id, 8) for one in queue if (steps := steps_of(one)) is not None]
+    late = [Late(-steps, -8, one.sequence, one.request_id) for one in queue if (steps := steps_of(one)) is not None]
     assert late_levels(late, 40, replace(SLICES, protected_share=1.0)) == {"1": -16, "2": -15, "3": -15, "4": -1}
     full = replace(SLICES, protected_share=0.2)
     assert late_levels(late, 40, full) == {"1": -16, "2": OVERDUE, "3": OVERDUE}

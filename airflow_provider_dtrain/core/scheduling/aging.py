@@ -12,13 +12,16 @@ from airflow_provider_dtrain.core.scheduling.priority_tiers import EPSILON, OVER
 
 
 class Late(NamedTuple):
-    """Waiting or running request that waited its limit, or nearly. Sorts by steps, most first, then by submission."""
+    """Waiting or running request that waited its limit, or nearly.
+
+    Sorts by steps, then by slots, most first, then by submission.
+    """
 
     #: Negative number of steps that it waited beyond its limit: 1 = it nearly waited the limit.
     minus_steps: int
+    minus_slots: int
     sequence: int
     request_id: str
-    slots: int
 
 
 class Protection:
@@ -81,7 +84,7 @@ def late_levels(late: Sequence[Late], pool_slots: int, options: PoolOptions) -> 
     :param pool_slots: slots of all hosts of the pool that are not disabled
     """
     share = options.protected_share * pool_slots + EPSILON
-    sums = itertools.accumulate(entry.slots for entry in late)
+    sums = itertools.accumulate(-entry.minus_slots for entry in late)
     candidates = [(entry, total) for entry, total in zip(late, sums, strict=True) if entry.minus_steps <= 0]
     chosen = [entry for number, (entry, total) in enumerate(candidates) if number == 0 or total <= share]
     last = chosen[-1].minus_steps if len(chosen) < len(candidates) else 0

@@ -54,7 +54,7 @@ class PoolState:
         self.free_slots = FreeSlots(hosts)
         self.gangs = RunningGangs(options, self.free_slots.changes)
         self.shares = GroupShares()
-        self.queue = WaitingQueue(self.shares)
+        self.queue = WaitingQueue(self.shares, options)
         self.waiting: dict[str, WaitingRequest] = {}
         #: Requests that can never start in this pool. Passes ignore them.
         self.never: dict[str, WaitingRequest] = {}
@@ -376,7 +376,7 @@ class PoolState:
     def _note_late(self, of: GangRequest | ActiveGang, slots: int, waited_s: float) -> None:
         steps = late_steps(waited_s, self._limit_s(slots), self.options)
         if steps is not None:
-            self.protection.note(of.priority, Late(-steps, of.sequence, of.request_id, slots))
+            self.protection.note(of.priority, Late(-steps, -slots, of.sequence, of.request_id))
 
     def _limit_s(self, slots: int) -> float:
         return wait_limit_s(slots, self.largest_host, self.options)

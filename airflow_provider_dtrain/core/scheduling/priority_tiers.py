@@ -7,7 +7,7 @@ from typing import NamedTuple
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
 
 #: Waited ``max_wait`` and is among those that waited longest. Each step of waiting beyond that lowers the class by 1,
-#: so that no request that waited less passes or preempts it.
+#: so that no request that waited fewer steps passes or preempts it.
 PROTECTED = 0
 #: Its gangs have held slots for less than ``fresh_s`` slot-seconds.
 FRESH = 1
@@ -82,6 +82,23 @@ def level_of(slots: int, held_s: float, late: int | None, options: PoolOptions) 
     if used < options.young_s:
         return FRESH if used < options.fresh_s else YOUNG
     return REST if late is None else late
+
+
+def order_in_class(slots: int, held_s: float, level: int, options: PoolOptions) -> float:
+    """Return the sort key of a request inside its class, before its submission: smaller ones come first.
+
+    Protected requests: more slots first. Others, where gangs of the same priority interrupt each other: fewer
+    slot-seconds used first, so those that never ran go by submission. Overdue ones: by submission alone.
+
+    :param slots: slots of its gang
+    :param held_s: seconds that its gangs held them
+    :param level: its class
+    """
+    if level <= PROTECTED:
+        return -slots
+    if level == OVERDUE or options.preemption != "slices":
+        return 0
+    return slots * held_s
 
 
 def may_interrupt(mine: PriorityRank, other: PriorityRank, options: PoolOptions) -> bool:

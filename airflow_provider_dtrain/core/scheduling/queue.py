@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement
-from airflow_provider_dtrain.core.scheduling.priority_tiers import PROTECTED, PriorityRank
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement, PoolOptions
+from airflow_provider_dtrain.core.scheduling.priority_tiers import PROTECTED, PriorityRank, order_in_class
 
 
 class RequestShape(NamedTuple):
@@ -54,6 +54,7 @@ class QueueKey(NamedTuple):
     priority: int
     level: int
     share: float
+    order: float
     sequence: int
     request_id: str
 
@@ -98,6 +99,10 @@ class WaitingRequest:
     def keeps_hosts(self) -> bool:
         """Return whether slots or hosts are kept for it: a claim or a reservation."""
         return self.claim is not None or bool(self.reserved)
+
+    def order(self, options: PoolOptions) -> float:
+        """Return its sort key inside its class. Constant while it waits in this class."""
+        return order_in_class(self.shape.slots, self.request.held_s, self.level, options)
 
     def waited_at(self, now: float) -> float:
         """Return the seconds that it was eligible and held no slots."""
@@ -157,20 +162,21 @@ class GroupShares:
 
 
 class Lane:
-    """Requests of one kind, ordered by share, then by submission."""
+    """Requests of one kind, in the order of :class:`QueueKey`."""
 
-    def __init__(self, kind: RequestKind, shares: GroupShares) -> None:
+    def __init__(self, kind: RequestKind, shares: GroupShares, options: PoolOptions) -> None:
         self.kind = kind
         self.shares = shares
+        self.options = options
         self.members: dict[str, WaitingRequest] = {}
-        self._queues: dict[ShareGroup, list[tuple[int, str]]] = {}
-        self._heads: list[tuple[float, int, str, ShareGroup]] = []
+        self._queues: dict[ShareGroup, list[tuple[float, int, str]]] = {}
+        self._heads: list[tuple[float, float, int, str, ShareGroup]] = []
         self._dirty: set[ShareGroup] = set()
 
     def add(self, waiter: WaitingRequest) -> None:
         """Add a request."""
         self.members[waiter.request.request_id] = waiter
-        entry = (waiter.request.sequence, waiter.request.request_id)
+        entry = (waiter.order(self.options), waiter.request.sequence, waiter.request.request_id)
         heapq.heappush(self._queues.setdefault(waiter.share_group, []), entry)
         self._dirty.add(waiter.share_group)
 
@@ -188,22 +194,22 @@ class Lane:
         """Return the first request whose party is below its cap."""
         self._refresh()
         while self._heads:
-            share, sequence, request_id, share_group = self._heads[0]
+            *place, share_group = self._heads[0]
             waiter = self._front(share_group)
-            is_current = waiter is not None and (sequence, request_id, share) == self._place(waiter)
+            is_current = waiter is not None and tuple(place) == self._place(waiter)
             if waiter is not None and is_current and not self.shares.is_capped(waiter):
                 return waiter
             heapq.heappop(self._heads)
         return None
 
-    def _place(self, waiter: WaitingRequest) -> tuple[int, str, float]:
+    def _place(self, waiter: WaitingRequest) -> tuple[float, float, int, str]:
         share = self.shares.of(waiter.share_group, self.kind.level)
-        return waiter.request.sequence, waiter.request.request_id, share
+        return share, waiter.order(self.options), waiter.request.sequence, waiter.request.request_id
 
     def _front(self, share_group: ShareGroup) -> WaitingRequest | None:
         queue = self._queues.get(share_group)
         while queue:
-            waiter = self.members.get(queue[0][1])
+            waiter = self.members.get(queue[0][-1])
             if waiter is not None and waiter.share_group == share_group:
                 return waiter
             heapq.heappop(queue)
@@ -217,16 +223,16 @@ class Lane:
         for share_group in self._dirty:
             waiter = self._front(share_group)
             if waiter is not None:
-                sequence, request_id, share = self._place(waiter)
-                heapq.heappush(self._heads, (share, sequence, request_id, share_group))
+                heapq.heappush(self._heads, (*self._place(waiter), share_group))
         self._dirty.clear()
 
 
 class WaitingQueue:
     """All lanes of a pool, and the requests that a pass considers individually."""
 
-    def __init__(self, shares: GroupShares) -> None:
+    def __init__(self, shares: GroupShares, options: PoolOptions) -> None:
         self.shares = shares
+        self.options = options
         self.by_kind: dict[RequestKind, Lane] = {}
         #: Requests with a claim or reserved hosts, by id.
         self.special: dict[str, WaitingRequest] = {}
@@ -242,7 +248,7 @@ class WaitingQueue:
             return
         kind = waiter.kind
         if kind not in self.by_kind:
-            self.by_kind[kind] = Lane(kind, self.shares)
+            self.by_kind[kind] = Lane(kind, self.shares, self.options)
         self.by_kind[kind].add(waiter)
         counts = self._lanes_of.setdefault(waiter.share_group.group, {})
         counts[kind, waiter.share_group] = counts.get((kind, waiter.share_group), 0) + 1
@@ -273,4 +279,5 @@ class WaitingQueue:
         """Return the position of a request in the order of a pass."""
         request = waiter.request
         share = self.shares.of(waiter.share_group, waiter.level)
-        return QueueKey(request.priority, waiter.level, share, request.sequence, request.request_id)
+        order = waiter.order(self.options)
+        return QueueKey(request.priority, waiter.level, share, order, request.sequence, request.request_id)

@@ -177,7 +177,7 @@ def levels(conn: Connection, now: datetime, rows: Sequence[AllocationRow]) -> di
 def _late(row: AllocationRow, now: datetime, options: PoolOptions, largest_host: int) -> Late | None:
     limit_s = wait_limit_s(row.slots, largest_host, options)
     steps = late_steps(waited_s(row, row.granted_at or now), limit_s, options)
-    return None if steps is None else Late(-steps, row.sequence, str(row.id), row.slots)
+    return None if steps is None else Late(-steps, -row.slots, row.sequence, str(row.id))
 
 
 def _late_levels(

@@ -16,9 +16,9 @@ import { ranges } from "../trial/words";
 
 /** Meaning of the classes, in which the queue orders requests of one priority. A test compares them with docs/scheduling.md. */
 export const CLASSES: Record<NonNullable<Gang["queue_class"]>, string> = {
-  protected: "It has waited max_wait (28 h) in all, a gang that needs several hosts 9/10 of it, and is among those that waited longest and together take at most protected_share (0.47) of the pool's slots.",
+  protected: "It has waited max_wait (28 h) in all, a gang that needs several hosts 9/10 of it, and is among those that waited longest and together take at most protected_share (0.49) of the pool's slots.",
   fresh: "Its gangs have used less than fresh (5 slot-hours).",
-  young: "Its gangs have used less than young (20 slot-hours).",
+  young: "Its gangs have used less than young (18 slot-hours).",
   overdue: "It is at most one step of waiting behind the protected ones: 1/16 of the wait until protection, or, while those fill their share, one step behind the last of them.",
   old: "It is none of these.",
 };
@@ -52,7 +52,7 @@ const whereAndWhy = (job: Gang["job"], placement: Gang["placement"], reason: str
 const TERMS: readonly (readonly [pattern: RegExp, meaning: string])[] = [
   [/\bclosest\b/i, "closest: the host or hosts on which the fewest slots are missing."],
   [/\breserved\b/i, "reserved: kept free for one request, so that narrow gangs do not starve it."],
-  [/\bprotected\b/i, "protected: it waited max_wait and is among those that waited longest; only requests that waited longer pass or preempt it."],
+  [/\bprotected\b/i, "protected: it waited max_wait and is among those that waited longest; no request that waited less by a step passes or preempts it."],
 ];
 
 /** Return the meanings of the terms that a text has. */
