@@ -262,7 +262,7 @@ def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
     share = {"type": a.share, "metavar": "SHARE"}
     order = (
         Arg(("--fresh",), help=f"A {one} that used less slots x TIME than this goes first (default 5h)", **time),
-        Arg(("--young",), help="One that used less slots x TIME than this goes next (default 18h)", **time),
+        Arg(("--young",), help="One that used less slots x TIME than this goes next (default 17h)", **time),
         Arg(("--max-wait",), help=f"A {one} that has waited this long is protected (default 28h)", **time),
         Arg(("--protected-share",), help=f"Largest share of the slots for protected {many} (default 0.49)", **share),
         Arg(

@@ -1204,6 +1204,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_requests_of_a_class_go_by_used_slot_hours_where_they_interrupt_each_other[slices-4312]",
     ),
     Mutant(
+        name="a request that ran meanwhile keeps the place of what it had used before",
+        path=f"{CORE}/scheduling/queue.py",
+        old=" and queue[0] == self._entry(waiter):",
+        new=":",
+        test="tests/unit/test_queueing_policy.py"
+        "::test_a_request_that_ran_meanwhile_has_the_place_of_what_it_has_used_now",
+    ),
+    Mutant(
         name="requests are overdue although the protected ones that fill the share waited much longer",
         path=f"{CORE}/scheduling/aging.py",
         old="last = chosen[-1].minus_steps if len(chosen) < len(candidates) else 0",

@@ -91,13 +91,13 @@ def test_a_class_is_what_its_tooltip_says() -> None:
     options, hour = PoolOptions(), 3600.0
     at = {
         (held, late): CLASS_NAMES[level_of(4, held * hour, late, options)]
-        for held in (0, 1.24, 1.25, 4.49, 4.5, 100)
+        for held in (0, 1.24, 1.25, 4.24, 4.25, 100)
         for late in (None, OVERDUE)
     }
     assert {name for (held, _), name in at.items() if held < 1.25} == {"fresh"}
-    assert {name for (held, _), name in at.items() if 1.25 <= held < 4.5} == {"young"}
-    assert {name for (held, late), name in at.items() if held >= 4.5 and late is None} == {"old"}
-    assert {name for (held, late), name in at.items() if held >= 4.5 and late == OVERDUE} == {"overdue"}
+    assert {name for (held, _), name in at.items() if 1.25 <= held < 4.25} == {"young"}
+    assert {name for (held, late), name in at.items() if held >= 4.25 and late is None} == {"old"}
+    assert {name for (held, late), name in at.items() if held >= 4.25 and late == OVERDUE} == {"overdue"}
     steps = {hours: late_steps(hours * hour, options.max_wait_s, options) for hours in (26.2, 26.3, 27.9, 28, 29.8)}
     assert steps == {26.2: None, 26.3: -1, 27.9: -1, 28: 0, 29.8: 1}
 

@@ -105,6 +105,21 @@ def test_requests_that_never_ran_go_by_submission():
     assert order([request(1, 8), request(2, 1), request(3, 16), request(4, 2)]) == ["1", "2", "3", "4"]
 
 
+def test_a_request_that_ran_meanwhile_has_the_place_of_what_it_has_used_now():
+    used = {1: 80, 2: 90, 3: 100, 4: 120}
+    state = PoolState([Host("a", 8, frozenset(range(8)))], SLICES)
+    for number, hours in used.items():
+        state.submit(request(number, 8, held_s=hours * HOUR / 8))
+    state.withdraw("2")
+    state.submit(request(2, 8, held_s=110 * HOUR / 8))
+    (lane,) = state.queue
+    for expected in "1324":
+        waiter = lane.first()
+        assert waiter is not None
+        assert waiter.request.request_id == expected
+        state.withdraw(expected)
+
+
 def test_overdue_requests_go_by_submission():
     queue = [request(1, 8, held_s=20 * HOUR, waited_s=LATE), request(2, 4, held_s=17 * HOUR, waited_s=35 * HOUR)]
     first = request(0, 8, held_s=20 * HOUR, waited_s=LATE, sequence=0)

@@ -65,7 +65,7 @@ def test_help_is_in_the_order_of_its_headings(cli: ForkingCli) -> None:
         text = cli.run("dtrain", *command, "--help").out
         places = [text.index(f"  {word}") for word in ("--fresh", "--young", "--max-wait", "--preemption", "--min-run")]
         assert places == sorted(places)
-        assert all(f"default {value})" in text for value in ("5h", "18h", "28h", "0.49", "20m"))
+        assert all(f"default {value})" in text for value in ("5h", "17h", "28h", "0.49", "20m"))
 
 
 def test_yaml_is_what_json_is(cli: ForkingCli) -> None:

@@ -157,6 +157,6 @@ class PoolOptions:
     protected_share: float = 0.49
     #: A request whose gangs used less than ``fresh_s`` slot-seconds is fresh, less than ``young_s`` young.
     fresh_s: float = 5 * 3600.0
-    young_s: float = 18 * 3600.0
+    young_s: float = 17 * 3600.0
     #: A gang runs at least this long before it is preempted, or 20 times its ``cost_s`` if that is more.
     min_run_s: float = 1200.0

@@ -176,8 +176,7 @@ class Lane:
     def add(self, waiter: WaitingRequest) -> None:
         """Add a request."""
         self.members[waiter.request.request_id] = waiter
-        entry = (waiter.order(self.options), waiter.request.sequence, waiter.request.request_id)
-        heapq.heappush(self._queues.setdefault(waiter.share_group, []), entry)
+        heapq.heappush(self._queues.setdefault(waiter.share_group, []), self._entry(waiter))
         self._dirty.add(waiter.share_group)
 
     def remove(self, waiter: WaitingRequest) -> None:
@@ -202,15 +201,18 @@ class Lane:
             heapq.heappop(self._heads)
         return None
 
+    def _entry(self, waiter: WaitingRequest) -> tuple[float, int, str]:
+        return waiter.order(self.options), waiter.request.sequence, waiter.request.request_id
+
     def _place(self, waiter: WaitingRequest) -> tuple[float, float, int, str]:
-        share = self.shares.of(waiter.share_group, self.kind.level)
-        return share, waiter.order(self.options), waiter.request.sequence, waiter.request.request_id
+        return self.shares.of(waiter.share_group, self.kind.level), *self._entry(waiter)
 
     def _front(self, share_group: ShareGroup) -> WaitingRequest | None:
         queue = self._queues.get(share_group)
         while queue:
             waiter = self.members.get(queue[0][-1])
-            if waiter is not None and waiter.share_group == share_group:
+            # An entry of an earlier wait may be left, from before it used more slot-hours.
+            if waiter is not None and waiter.share_group == share_group and queue[0] == self._entry(waiter):
                 return waiter
             heapq.heappop(queue)
         self._queues.pop(share_group, None)

@@ -160,7 +160,7 @@ pools = sa.Table(
     _seconds("max_wait_s", 100_800.0),
     _seconds("protected_share", 0.49),
     _seconds("fresh_s", 18_000.0),
-    _seconds("young_s", 64_800.0),
+    _seconds("young_s", 61_200.0),
     _seconds("min_run_s", 1200.0),
     sa.Column("defaults", Json, nullable=False, default=dict),
     sa.Column("containers", Json, nullable=False, default=dict),

@@ -18,7 +18,7 @@ import { ranges } from "../trial/words";
 export const CLASSES: Record<NonNullable<Gang["queue_class"]>, string> = {
   protected: "It has waited max_wait (28 h) in all, a gang that needs several hosts 9/10 of it, and is among those that waited longest and together take at most protected_share (0.49) of the pool's slots.",
   fresh: "Its gangs have used less than fresh (5 slot-hours).",
-  young: "Its gangs have used less than young (18 slot-hours).",
+  young: "Its gangs have used less than young (17 slot-hours).",
   overdue: "It is at most one step of waiting behind the protected ones: 1/16 of the wait until protection, or, while those fill their share, one step behind the last of them.",
   old: "It is none of these.",
 };

@@ -77,7 +77,7 @@ describe("the page of the queue", () => {
   it("explains the class of a gang", async () => {
     serve({ queue: page([row({ queue_class: "young" })]), me });
     show(<App />, "/plugin/dtrain/queue");
-    expect((await screen.findByText("young")).title).toBe("Its gangs have used less than young (18 slot-hours). Values in brackets are the defaults of a pool.");
+    expect((await screen.findByText("young")).title).toBe("Its gangs have used less than young (17 slot-hours). Values in brackets are the defaults of a pool.");
   });
 
   it("changes the priority within its bounds only", async () => {

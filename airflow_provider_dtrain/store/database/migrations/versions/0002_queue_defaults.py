@@ -18,7 +18,7 @@ _OLD = {
     "young_s": 115_200.0,
     "min_run_s": 1800.0,
 }
-_NEW = {"max_wait_s": 100_800.0, "protected_share": 0.49, "fresh_s": 18_000.0, "young_s": 64_800.0, "min_run_s": 1200.0}
+_NEW = {"max_wait_s": 100_800.0, "protected_share": 0.49, "fresh_s": 18_000.0, "young_s": 61_200.0, "min_run_s": 1200.0}
 
 
 def upgrade() -> None:
